@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
     from npucoll._ffi import native_api
     from npucoll.communicator import Communicator
-    from npucoll.enable import (
+    from npucoll.lifecycle import (
         communicator,
         enable,
         init,
@@ -63,7 +63,7 @@ _HOME.update(
             "shutdown",
             "size",
         ),
-        "npucoll.enable",
+        "npucoll.lifecycle",
     )
 )
 _HOME.update(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Communicator"]
 
-# Told about each finished collective: the call, its seconds, and its error or None.
-Observer = Callable[[Call, float, Optional[BaseException]], None]
+# Told about each finished collective: the communicator's name, the call, its seconds, and its error or None.
+Observer = Callable[[str, Call, float, Optional[BaseException]], None]
 
 
 class Communicator:
@@ -384,7 +384,7 @@ class Communicator:
             failure = error
             raise
         finally:
-            self._observer(call, time.perf_counter() - start, failure)
+            self._observer(self._name, call, time.perf_counter() - start, failure)
 
     def _one(self, call: Call) -> Any:
         outputs = self._run(call)
