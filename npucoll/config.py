@@ -67,6 +67,8 @@ KEYS: Mapping[str, Callable[[Any], Any]] = {
 }
 # The adapter's own variables; NPUCOLL_* wins over them.
 _HCCL = {"HCCL_EXEC_TIMEOUT": "timeout", "HCCL_CONNECT_TIMEOUT": "connect_timeout"}
+# To the adapter 0 means to wait without end; here every wait ends, this one after a day.
+_HCCL_NO_END = "86400"
 
 
 def load(start_dir: Optional[StrPath] = None, env: Optional[Mapping[str, str]] = None, **arguments: Any) -> Config:
@@ -95,7 +97,10 @@ def _from_arguments(arguments: Mapping[str, Any]) -> List[Tuple[str, str, Any]]:
 
 
 def _from_environment(env: Mapping[str, str]) -> List[Tuple[str, str, Any]]:
-    found = [(name, key, env[name]) for name, key in _HCCL.items() if env.get(name)]
+    found = []
+    for name, key in _HCCL.items():
+        if env.get(name):
+            found.append((name, key, _HCCL_NO_END if env[name].strip() == "0" else env[name]))
     variables = {f"NPUCOLL_{key.upper()}": key for key in KEYS}
     for name in env:
         # Other NPUCOLL_* variables belong to the launcher or to plugins; only a slip of the pen is refused.

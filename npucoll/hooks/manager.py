@@ -233,6 +233,8 @@ class HookManager:
             try:
                 offered = list(call({}))
             except Exception as error:
+                if report.builtin:
+                    raise
                 report.fail(FAILED, f"{hook} raised {_what(error)}")
                 continue
             for one in offered:
