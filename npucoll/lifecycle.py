@@ -34,8 +34,8 @@ def enable(*modes: str) -> Any:
     """Initialize npucoll and load ``modes``; a mode is named by its plugin, such as "keras".
 
     Returns the mode's public module for one name, a tuple of modules for several. Without a name: a tuple of the modes
-    that the configuration names. Again: the same modules. PluginError says what is unknown, broken or not installed, and
-    what to do.
+    that the configuration names. Again: the same modules. PluginError says what is unknown, broken or not installed,
+    and what to do.
     """
     return runtime.enable(*modes)
 

@@ -153,12 +153,12 @@ class Runtime:
     def _refuse_other(self, settings: config.Config) -> None:
         """Raise ConfigError where a second ``init`` asks for something else than the first."""
         engine, timeout = self._settings
-        wanted = self._choose(self._manager(settings), settings.engine, self.identity()).name
+        wanted = settings.engine or self._choose(self._manager(settings), None, self.identity()).name
         if (wanted, settings.timeout) != (engine, timeout):
             raise ConfigError(
-                f"npucoll is initialized with engine {engine!r} and a timeout of {timeout:g} s; init() now asks for engine "
-                f"{wanted!r} and {settings.timeout:g} s: call npucoll.shutdown() first, or npucoll.communicator() for the "
-                "one that exists"
+                f"npucoll is initialized with engine {engine!r} and a timeout of {timeout:g} s, not {wanted!r} and "
+                f"{settings.timeout:g} s; call npucoll.shutdown() before init(), or npucoll.communicator() for the "
+                "communicator that exists"
             )
 
     @staticmethod
@@ -167,7 +167,8 @@ class Runtime:
         engines = hooks.engines()
         if wanted is not None:
             if wanted not in engines:
-                raise ConfigError(f"no engine {wanted!r}; known engines: {', '.join(engines)}{nearest(wanted, engines)}")
+                known = ", ".join(engines)
+                raise ConfigError(f"no engine {wanted!r}; known engines: {known}{nearest(wanted, engines)}")
             candidates = [engines[wanted]]
         else:
             candidates = list(engines.values())
@@ -177,9 +178,11 @@ class Runtime:
             if reason is None:
                 return provider
             reasons.append(f"{provider.name}: {reason}")
-        what = "engine" if wanted is not None else "no engine"
+        ranks = f"{identity.size} ranks" if identity.size > 1 else "one rank"
         hosts = f" on {identity.node_count} hosts" if identity.node_count > 1 else ""
-        raise UnsupportedError(f"{what} can serve {identity.size} ranks{hosts} ({'; '.join(reasons)})")
+        raise UnsupportedError(
+            f"no engine here can serve {ranks}{hosts} ({'; '.join(reasons)}); {identity.source}: {identity.detail}"
+        )
 
     def _open(
         self, hooks: HookManager, settings: config.Config, identity: Identity, provider: EngineProvider
@@ -224,9 +227,7 @@ class Runtime:
         if sys.excepthook == self._on_exception and self._previous_hook is not None:
             sys.excepthook, self._previous_hook = self._previous_hook, None
 
-    def _on_exception(
-        self, kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
-    ) -> None:
+    def _on_exception(self, kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         """End the communicator with the exception's text, then let the exception be reported as ever."""
         comm = self._comm
         previous = self._previous_hook or sys.__excepthook__

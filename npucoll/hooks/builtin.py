@@ -42,6 +42,5 @@ def npucoll_launchers() -> Iterable[LauncherProvider]:
     from npucoll.bootstrap import detect
 
     return [
-        LauncherProvider(name, 10 * place, detector)
-        for place, (name, detector) in enumerate(detect.LAUNCHERS, start=1)
+        LauncherProvider(name, 10 * place, detector) for place, (name, detector) in enumerate(detect.LAUNCHERS, start=1)
     ]

@@ -219,10 +219,8 @@ class HookManager:
 
     def _calls(self, hook: str) -> List[Tuple[PluginReport, Callable[[Dict[str, Any]], Any]]]:
         """Return, for every plugin that implements ``hook``, a function that calls this one plugin's."""
-        found = []
-        for impl in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
-            found.append((self._owners[impl.plugin_name], functools.partial(_call, impl)))
-        return found
+        impls = reversed(getattr(self._pluggy.hook, hook).get_hookimpls())
+        return [(self._owners[impl.plugin_name], functools.partial(_call, impl)) for impl in impls]
 
     def _collect(self, hook: str, kind: Type[Provider], noun: str) -> Dict[str, Provider]:
         found: Dict[str, Provider] = {}
@@ -242,7 +240,7 @@ class HookManager:
                     report.fail(BROKEN, f"{hook} returned {one!r}, expected {kind.__name__}")
                 elif one.name in found:
                     raise PluginError(
-                        f"the {noun} {one.name!r} is offered by plugin {report.name!r} and by {owners[one.name].name!r}; "
+                        f"{noun} {one.name!r} is offered by plugin {report.name!r} and by {owners[one.name].name!r}; "
                         f"switch one of them off (NPUCOLL_DISABLE, or 'disable' in the configuration)"
                     )
                 else:

@@ -19,9 +19,9 @@ class EngineProvider(NamedTuple):
     """An engine that ``npucoll.init(engine=name)`` can open.
 
     ``open`` makes the engine of one rank; it may block until the ranks have met, at most ``world.connect_timeout``.
-    ``unavailable`` says in one sentence what is missing on this machine, or returns None. ``order`` decides which engine
-    is taken where none is asked for: the lowest that is available, serves this many ranks (``max_ranks``; None: any
-    number) and this many hosts (``crosses_hosts``).
+    ``unavailable`` says in one sentence what is missing on this machine, or returns None. ``order`` decides which
+    engine is taken where none is asked for: the lowest that is available, serves this many ranks (``max_ranks``; None:
+    any number) and this many hosts (``crosses_hosts``).
     """
 
     name: str

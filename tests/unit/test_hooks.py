@@ -203,7 +203,9 @@ def test_observer_that_raises_is_warned_about_once():
 
 def test_two_plugins_with_one_name_are_both_named():
     hooks = manage(Point("a", modes("same")), Point("b", modes("same")))
-    with pytest.raises(npucoll.PluginError, match="'same' is offered by plugin 'a' and by 'b'|by plugin 'b' and by 'a'"):
+    with pytest.raises(
+        npucoll.PluginError, match="'same' is offered by plugin 'a' and by 'b'|by plugin 'b' and by 'a'"
+    ):
         hooks.modes()
 
 
