@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, List, Type
 
 from npucoll import errors
 from npucoll._engine import ffi, lib
@@ -68,14 +68,14 @@ def create_area(size: int) -> int:
 
 
 def open_comm(
-    fd: int, rank: int, size: int, *, ident: int, name: str, timeout: Optional[float], ranks_on_host: int = 0
+    fd: int, rank: int, size: int, *, ident: int, name: str, timeout: float, ranks_on_host: int = 0
 ) -> Any:
     """Open the communicator of the area ``fd`` as ``rank``; returns ``npc_comm *``. The caller keeps ``fd``."""
     options = ffi.new(
         "npc_options *",
         {
             "size": ffi.sizeof("npc_options"),
-            "timeout_ms": 0 if timeout is None else max(1, int(timeout * 1000)),
+            "timeout_ms": max(1, int(timeout * 1000)),
             "ranks_on_host": ranks_on_host,
             "poll": lib.npucoll_poll,
         },

@@ -16,14 +16,14 @@ __all__ = ["Call", "Capabilities", "Engine", "Work", "World"]
 
 
 class World:
-    """What an engine is opened with: who this rank is, and how long to wait for the others."""
+    """What an engine is opened with: who this rank is, and how many seconds a collective and the meeting may take."""
 
     def __init__(
         self,
         identity: Identity,
         generation: int,
-        timeout: Optional[float] = None,
-        connect_timeout: Optional[float] = None,
+        timeout: float = 1800.0,
+        connect_timeout: float = 120.0,
     ) -> None:
         self.identity = identity
         self.generation = generation

@@ -176,28 +176,27 @@ class NativeEngine(Engine):
         self._groups: Dict[str, int] = {}
         self._pending: Set[NativeWork] = set()
         self._ident = communicator_id(scope)
-        self._meeting: Any = None
-        if self.size > 1:
-            members = None if scope == "world" else self._ranks
-            self._meeting = rendezvous.meet(
-                world.identity,
-                generation=world.generation,
-                scope=scope,
-                members=members,
-                timeout=world.connect_timeout,
-            )
-            fd = self._meeting.fd
-        else:
-            fd = _ffi.create_area(1)
-        self._comm = _ffi.open_comm(
-            fd,
-            self.rank,
-            self.size,
-            ident=self._ident,
-            name=scope,
-            timeout=world.timeout,
-            ranks_on_host=world.identity.local_size,
+        # It holds the rank's claim on its place, so that no second process can take it.
+        self._meeting = rendezvous.meet(
+            world.identity,
+            generation=world.generation,
+            scope=scope,
+            members=None if scope == "world" else self._ranks,
+            timeout=world.connect_timeout,
         )
+        try:
+            self._comm = _ffi.open_comm(
+                self._meeting.fd,
+                self.rank,
+                self.size,
+                ident=self._ident,
+                name=scope,
+                timeout=world.timeout,
+                ranks_on_host=world.identity.local_size,
+            )
+        except BaseException:
+            self._meeting.close()
+            raise
 
     def run(self, call: Call) -> List[np.ndarray]:
         prepared = _Prepared(call)
@@ -236,8 +235,7 @@ class NativeEngine(Engine):
         lib.npc_comm_close(comm)
         for work in list(self._pending):
             work.done()  # Every submitted call has completed by now, and frees its request.
-        if self._meeting is not None:
-            self._meeting.close()
+        self._meeting.close()
 
     def native_handle(self) -> Optional[int]:
         return self._ident
