@@ -1,0 +1,1 @@
+"""A plugin for npucoll, written as its documentation says, with nothing but public names."""

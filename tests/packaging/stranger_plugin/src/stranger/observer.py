@@ -1,0 +1,5 @@
+"""What this plugin saw happen."""
+
+from __future__ import annotations
+
+observed = []
