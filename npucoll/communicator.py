@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -10,7 +11,7 @@ import numpy as np
 from npucoll import buffers, calls, objects
 from npucoll.engines.base import Call, Engine
 from npucoll.errors import ConfigError, NotInitialized
-from npucoll.work import CallWork, GroupWork
+from npucoll.work import CallWork, GroupWork, ObservedWork
 
 if TYPE_CHECKING:
     from npucoll.engines.base import Work
@@ -148,7 +149,7 @@ class Communicator:
     def grouped_allreduce_async(self, xs: Sequence[Any], op: str = "sum", **options: Any) -> Work:
         """Start :meth:`grouped_allreduce`."""
         grouped = calls.grouped_allreduce(xs, op, **_defaults(options, outs=None, prescale=1.0, postscale=1.0))
-        return GroupWork({first: self.engine.submit(call) for first, call in grouped.items()}, grouped)
+        return GroupWork({first: self._submit(call) for first, call in grouped.items()}, grouped)
 
     def reduce(
         self,
@@ -288,7 +289,9 @@ class Communicator:
 
     # -- two ranks
 
-    def send(self, x: Any, to: int, tag: int = 0, *, name: Optional[str] = None, timeout: Optional[float] = None) -> None:
+    def send(
+        self, x: Any, to: int, tag: int = 0, *, name: Optional[str] = None, timeout: Optional[float] = None
+    ) -> None:
         """Send ``x`` to rank ``to``, which calls :meth:`recv` with the same ``tag``. May wait for it to make room."""
         self._run(calls.send(x, to, tag, self._size, name, timeout))
 
@@ -391,7 +394,13 @@ class Communicator:
         return outputs[0] if outputs else None
 
     def _start(self, call: Call) -> Work:
-        return CallWork(self.engine.submit(call))
+        return CallWork(self._submit(call))
+
+    def _submit(self, call: Call) -> Work:
+        work = self.engine.submit(call)
+        if self._observer is None:
+            return work
+        return ObservedWork(work, functools.partial(self._observer, self._name, call))
 
 
 def _defaults(options: Dict[str, Any], **defaults: Any) -> Dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from npucoll import calls
 from npucoll.engines.base import Call, Work
 
-__all__ = ["CallWork", "GroupWork", "Work"]
+__all__ = ["CallWork", "GroupWork", "ObservedWork", "Work"]
 
 
 class CallWork(Work):
@@ -23,6 +23,34 @@ class CallWork(Work):
 
     def done(self) -> bool:
         return self._work.done()
+
+
+class ObservedWork(Work):
+    """An engine's Work that tells ``observer`` once, when it is waited for, its seconds and its error or None."""
+
+    def __init__(self, work: Work, observer: Callable[[float, Optional[BaseException]], None]) -> None:
+        self._work = work
+        self._observer: Optional[Callable[[float, Optional[BaseException]], None]] = observer
+        self._start = time.perf_counter()
+
+    def wait(self, timeout: Optional[float] = None) -> Any:
+        try:
+            outputs = self._work.wait(timeout)
+        except BaseException as error:
+            # A wait that was cut short leaves the call going on: there is nothing to tell yet.
+            if self._work.done():
+                self._tell(error)
+            raise
+        self._tell(None)
+        return outputs
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def _tell(self, error: Optional[BaseException]) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer(time.perf_counter() - self._start, error)
 
 
 class GroupWork(Work):

@@ -38,7 +38,16 @@ def test_text_shows_states_and_reasons(run):
     points = [Point("good", plugin(npucoll_modes=offer)), Point("crash", RuntimeError("no licence"))]
     code, text = run(points)
     assert code == 1
-    for words in ("good", "loaded", "crash", "RuntimeError: no licence", "ready", "not available", "install x", "native"):
+    for words in (
+        "good",
+        "loaded",
+        "crash",
+        "RuntimeError: no licence",
+        "ready",
+        "not available",
+        "install x",
+        "native",
+    ):
         assert words in text
 
 

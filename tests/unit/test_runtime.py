@@ -171,12 +171,17 @@ def test_plugins_see_life_and_collectives(runtime):
     comm.allreduce(np.zeros((2, 3), np.float32), name="mine")
     with pytest.raises(npucoll.UnsupportedError):
         comm.allreduce(np.zeros(3, bool), "mean")
+    work = comm.broadcast_async(np.zeros(2))
+    work.wait()
+    work.wait()
     runtime.shutdown()
     assert (seen[0], seen[-1]) == (("initialized", False), ("shutdown", False))
     event = seen[1]
     assert event[:6] == ("world", "allreduce", "mine", "float32", (2, 3), 24)
     assert event.seconds >= 0
     assert event.error is None
+    assert [one.kind for one in seen[1:-1]] == ["allreduce", "allreduce", "broadcast"]
+    assert isinstance(seen[2].error, npucoll.UnsupportedError)
 
 
 # -- enable
