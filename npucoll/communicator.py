@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -54,6 +55,9 @@ class Communicator:
         self._name = name
         self._local_rank, self._local_size = local_rank, local_size
         self._observer = observer
+        # All groups that come from this communicator, those of groups included: they end with it.
+        self._groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self._is_group = False
 
     # -- identity
 
@@ -352,16 +356,29 @@ class Communicator:
             return None
         label = name if name is not None else "group"
         engine = self.engine.group(members, label)
-        return Communicator(
+        made = Communicator(
             engine,
             name=label,
             local_rank=engine.rank,
             local_size=engine.size,
             observer=self._observer,
         )
+        made._is_group, made._groups = True, self._groups
+        self._groups.add(made)
+        return made
+
+    def abort(self, text: str) -> None:
+        """End the communicator, and all groups if it is the one of all ranks: peers get a PeerLost with ``text``."""
+        for comm in [self] if self._is_group else [self, *self._groups]:
+            if comm._engine is not None:
+                comm._engine.abort(text)
 
     def close(self) -> None:
-        """Leave the communicator. Local, never blocks; results stay valid."""
+        """Leave the communicator, and its groups if it is the one of all ranks. Local, never blocks; results stay."""
+        for comm in [self] if self._is_group else [*self._groups, self]:
+            comm._leave()
+
+    def _leave(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -373,7 +390,7 @@ class Communicator:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        self._leave()
 
     # -- running a call
 

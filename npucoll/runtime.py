@@ -231,10 +231,10 @@ class Runtime:
         """End the communicator with the exception's text, then let the exception be reported as ever."""
         comm = self._comm
         previous = self._previous_hook or sys.__excepthook__
-        if comm is not None and not comm.closed and self._pid == os.getpid():
+        if comm is not None and self._pid == os.getpid():
             text = "".join(traceback.format_exception_only(kind, error)).strip()
             try:
-                comm.engine.abort(text)
+                comm.abort(text)
             except Exception as failure:
                 print(f"npucoll: the other ranks could not be told: {failure}", file=sys.stderr)
         previous(kind, error, trace)

@@ -104,10 +104,13 @@ def test_no_communicator_without_init(runtime):
 
 def test_shutdown_is_repeatable_and_init_starts_a_new_generation(runtime):
     old = single(runtime)
+    handles = [old, old.group([0]), old.group([0], "a").group([0], "b")]
+    handles[2].barrier()
     runtime.shutdown()
     runtime.shutdown()
-    with pytest.raises(npucoll.NotInitialized):
-        old.allreduce(np.zeros(1))
+    for handle in handles:
+        with pytest.raises(npucoll.NotInitialized):
+            handle.allreduce(np.zeros(1))
     new = single(runtime)
     assert new is not old
     assert runtime.generation == 2
@@ -289,10 +292,12 @@ def test_uncaught_exception_ends_the_communicator_with_its_text(runtime, monkeyp
     told, shown = [], []
     monkeypatch.setattr(sys, "excepthook", lambda *args: shown.append(args))
     comm = single(runtime)
+    group = comm.group([0])
     comm.engine.abort = told.append
+    group.engine.abort = lambda text: told.append("group " + text)
     error = ValueError("bad batch 17")
     sys.excepthook(ValueError, error, None)
-    assert told == ["ValueError: bad batch 17"]
+    assert told == ["ValueError: bad batch 17", "group ValueError: bad batch 17"]
     assert shown == [(ValueError, error, None)]
     runtime.shutdown()
     monkeypatch.undo()
