@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Sequence, Tuple
 
 import npucoll
 import npucoll_tensorflow
@@ -78,9 +78,7 @@ def npu_allreduce(
     if reduction not in REDUCTIONS:
         raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")
     several = isinstance(values, (list, tuple))
-    given = [_as_tensor(value) for value in (values if several else [values])]
-    with tf.control_dependencies(_parts(given)):
-        results = reduce(given, reduction, group)
+    results = reduce(values if several else [values], reduction, group)
     return results if several else results[0]
 
 
@@ -106,22 +104,7 @@ def settle(gradients_and_variables: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any
 
 
 def reduce(values: Sequence[Any], reduction: str, group: str) -> List[Any]:
-    """Reduce tensors, IndexedSlices and Nones over the ranks of ``group``, as one operation as far as it goes."""
+    """Reduce tensors, IndexedSlices and Nones over the ranks of ``group``, together."""
     results = list(npucoll_tensorflow.reduce_gradients(list(values), reduction, group=communicator_of(group)))
     _reduced.add(results)
     return results
-
-
-def _as_tensor(value: Any) -> Optional[Any]:
-    return value if value is None or isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
-
-
-def _parts(values: Sequence[Any]) -> List[Any]:
-    """Return every tensor in ``values``, those of IndexedSlices too."""
-    parts: List[Any] = []
-    for value in values:
-        if isinstance(value, tf.IndexedSlices):
-            parts += [value.values, value.indices]
-        elif value is not None:
-            parts.append(value)
-    return parts

@@ -79,10 +79,10 @@ def broadcast_global_variables(root_rank: int, index: Optional[int] = None) -> A
 
 
 def _build(graph: Any, variables: List[Any], root: int) -> Any:
-    parts = [npucoll_tensorflow.broadcast_variables(variables, root)] if variables else []
+    update = npucoll_tensorflow.broadcast_variables(variables, root)
     with tf.device("/device:CPU:0"):
-        parts.append(tf.py_func(_late_variables(graph, variables), [], [], name="late_variables"))
-    return tf.group(*parts, name="broadcast_global_variables")
+        check = tf.py_func(_late_variables(graph, variables), [], [], name="late_variables")
+    return tf.group(update, check, name="broadcast_global_variables")
 
 
 def _late_variables(graph: Any, variables: List[Any]) -> Callable[[], None]:
