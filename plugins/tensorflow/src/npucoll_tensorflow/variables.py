@@ -1,0 +1,130 @@
+"""Copies the root's variables to every rank: the same start everywhere.
+
+1. In a graph a variable may not be initialized yet. What is sent for it then is zeros of its shape, never a read that
+   would fail; on all ranks but the root that is as good as anything.
+2. All values are one fused broadcast, as bytes, whatever their dtypes. With them goes, for each variable, whether it was
+   initialized on the root. So every rank learns it, and refuses alike, before anything is assigned.
+3. Where a graph does not know all of a variable's shape, the root's shape is sent first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+import tensorflow as tf
+
+import npucoll
+from npucoll_tensorflow.compat import unconverted, v1
+from npucoll_tensorflow.node import Node
+from npucoll_tensorflow.ops import gather_rows, keep_shapes
+from npucoll_tensorflow.plan import describe_shapes
+
+__all__ = ["broadcast_variables"]
+
+
+@unconverted
+def broadcast_variables(variables: Sequence[Any], root: int = 0, *, name: Optional[str] = None) -> Optional[Any]:
+    """Overwrite ``variables`` with those of rank ``root``, in one fused operation.
+
+    ``variables``: TensorFlow variables, ref or resource, partitioned too, of any dtype but string, in the same order on
+    every rank. In a graph it returns an operation to run; that makes no further nodes, so it also runs where the graph was
+    finalized later. Eagerly it does the work and returns None. A variable that is not initialized on the root is an error
+    that names it; on the other ranks it need not be.
+
+    Errors: UnsupportedError for a string variable; MismatchError on every rank where the lists differ; ConfigError for a
+    variable that is not initialized on the root; otherwise as ``broadcast``.
+    """
+    flat = _flatten(variables)
+    for variable in flat:
+        _check(variable)
+    if not flat:
+        return None if tf.executing_eagerly() else tf.no_op(name="npucoll_broadcast_variables")
+    with v1.name_scope("npucoll_broadcast_variables"):
+        sent = _broadcast(flat, root, name)
+        updates = [_assign(variable, value) for variable, value in zip(flat, sent)]
+        return None if tf.executing_eagerly() else tf.group(*updates, name="done")
+
+
+def _flatten(variables: Sequence[Any]) -> List[Any]:
+    """Return the variables, each once; those of a partitioned one are its parts."""
+    flat: List[Any] = []
+    seen = set()
+    for variable in variables:
+        parts = list(variable) if type(variable).__name__ == "PartitionedVariable" else [variable]
+        for part in parts:
+            if id(part) not in seen:
+                seen.add(id(part))
+                flat.append(part)
+    return flat
+
+
+def _check(variable: Any) -> None:
+    dtype = variable.dtype.base_dtype
+    if dtype in (tf.string, tf.resource, tf.variant):
+        raise npucoll.UnsupportedError(f"variable {variable.name} has dtype {dtype.name}, which cannot be broadcast")
+
+
+def _broadcast(variables: List[Any], root: int, name: Optional[str]) -> List[Any]:
+    """Return the root's values of ``variables``."""
+    ready = [v1.is_variable_initialized(variable) for variable in variables]
+    values = [_value_or_zeros(variable, is_ready) for variable, is_ready in zip(variables, ready)]
+    for place, variable in enumerate(variables):
+        if not variable.shape.is_fully_defined():
+            values[place] = _with_roots_shape(values[place], root, name and f"{name}/shape/{place}")
+    *sent, sent_ready = _send([*values, tf.stack(ready)], root, name)
+    with tf.control_dependencies([_assert_ready(variables, sent_ready, root)]):
+        return keep_shapes(variables, [tf.identity(value) for value in sent])
+
+
+def _send(values: List[Any], root: int, name: Optional[str]) -> List[Any]:
+    node = Node("broadcast", root=root, name=name)
+    dtypes = " ".join(value.dtype.base_dtype.name for value in values)
+    results = node.run(
+        {"inputs": values},
+        order=node.order(dtypes, describe_shapes(values, len(values))),
+        title=f"broadcast of {len(values) - 1} variables {describe_shapes(values[:-1])}",
+        plan="variables",
+    )
+    return keep_shapes(values, results)
+
+
+def _value_or_zeros(variable: Any, ready: Any) -> Any:
+    """Return what the variable holds, or zeros of its shape where it is not initialized."""
+    if tf.executing_eagerly():
+        return variable.read_value()
+    dtype = variable.dtype.base_dtype
+    shape = [0] if variable.shape.ndims is None else [size or 0 for size in variable.shape.as_list()]
+    if variable.dtype == dtype:
+        value = v1.cond(ready, variable.read_value, lambda: tf.zeros(shape, dtype))
+    else:
+        # A ref variable. Branches that are functions cannot take a reference, so the branch is made of its nodes.
+        _, held = tf.raw_ops.RefSwitch(data=variable, pred=ready)
+        zeros, _ = tf.raw_ops.Switch(data=tf.zeros(shape, dtype), pred=ready)
+        value = tf.raw_ops.Merge(inputs=[zeros, tf.identity(held)])[0]
+    value.set_shape(variable.shape)
+    return value
+
+
+def _with_roots_shape(value: Any, root: int, name: Optional[str]) -> Any:
+    """Return ``value``, or zeros of the root's shape where it has another."""
+    own = tf.shape(value, out_type=tf.int64)
+    gathered, rows, _ = gather_rows(own, name=name, plan="variables")
+    begin = tf.reduce_sum(rows[:root])
+    shape = gathered[begin : begin + rows[root]]
+    # What is received replaces it, so only the number of elements matters.
+    fits = tf.equal(tf.reduce_prod(own), tf.reduce_prod(shape))
+    result = v1.cond(fits, lambda: tf.reshape(value, shape), lambda: tf.zeros(shape, value.dtype))
+    result.set_shape(value.shape)
+    return result
+
+
+def _assert_ready(variables: List[Any], ready: Any, root: int) -> Any:
+    """Return an operation that fails where the root's variables were not all initialized, and names them."""
+    names = tf.constant([variable.name for variable in variables])
+    missing = tf.strings.reduce_join(tf.boolean_mask(names, tf.logical_not(ready)), separator=", ")
+    text = tf.strings.join([f"npucoll.ConfigError: rank {root} has not initialized, so cannot send, ", missing])
+    return v1.Assert(tf.reduce_all(ready), [text])
+
+
+def _assign(variable: Any, value: Any) -> Any:
+    return v1.assign(variable, value, validate_shape=variable.shape.is_fully_defined())
