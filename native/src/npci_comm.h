@@ -1,0 +1,302 @@
+/* npci_comm.h: the engine's own structures in this process, and what its files offer each other. */
+#ifndef NPCI_COMM_H
+#define NPCI_COMM_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "npci_area.h"
+
+typedef struct npci_call npci_call;
+typedef struct npci_keyed npci_keyed;
+typedef struct npci_queue npci_queue;
+typedef struct npci_mail npci_mail;
+
+/* npci_lane is this rank's view of one lane. One call at a time uses it. */
+typedef struct npci_lane {
+    uint64_t sequence; /* of the last meeting; equal on all ranks between calls */
+    uint64_t rounds;   /* staging rounds so far; equal on all ranks between calls */
+    npci_progress *progress;
+    npci_cell *cells; /* two sets of p */
+    unsigned char *asides;
+    npci_note *notes;
+    unsigned char *middle;
+    unsigned char *staging;
+} npci_lane;
+
+struct npc_comm {
+    _Atomic int references;
+    _Atomic int closing; /* this process has closed it */
+    _Atomic int forked;  /* this process is a forked child of the rank */
+    int rank, size;
+    uint64_t id;
+    char name[NPCI_NAME];
+    bool threads;
+    int64_t timeout_ms;
+    npc_poll_fn poll;
+    int spins, yields;
+    int area_fd;            /* keeps the memory file; -1 after close */
+    _Atomic int lock_fd;    /* holds the liveness lock; -1 where there is none */
+    npci_header *area;
+    npci_layout layout;
+    size_t chunk, middle;
+    npci_member *members;
+    npci_lane lanes[NPCI_LANES];
+    _Atomic int in_call;    /* a thread is making a numbered call */
+    _Atomic uint64_t calls; /* numbered calls made */
+    npci_queue *queue;      /* submitted numbered calls */
+    npci_keyed *keyed;      /* named calls */
+    npci_mail *mail;        /* send and receive */
+    npc_comm *next;         /* in the registry */
+};
+
+/* npci_call is one call while it is made. */
+struct npci_call {
+    npc_comm *comm;
+    npci_lane *lane;
+    npc_desc d; /* complete: defaults filled in */
+    int64_t shape[NPC_MAX_DIMS];
+    size_t item;         /* bytes of an element */
+    int64_t count;       /* elements the shape holds */
+    int64_t bytes;       /* count * item */
+    uint64_t fingerprint;
+    uint64_t number;
+    bool may_poll;       /* the thread is the caller's: it asks the poll function */
+    int64_t started, deadline, polled; /* nanoseconds; zero until the first wait that is not short */
+    npc_error *error;
+};
+
+struct npc_request {
+    _Atomic uint32_t complete; /* a futex */
+    _Atomic int references;
+    npc_comm *comm;
+    npc_done_fn done;
+    void *user;
+    int status;
+    npc_request *next, *previous;
+    uint32_t entry; /* of a named call */
+    void *storage;  /* the descriptor's arrays */
+    npci_call call;
+    npc_error error;
+};
+
+/* ---- error.c: texts. */
+/* npci_fail writes a text and returns `status`. error may be NULL. */
+int npci_fail(npc_error *error, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* npci_fail_errno does so for a failed system call; `code` is its errno. */
+int npci_fail_errno(npc_error *error, const char *doing, int code);
+/* npci_append adds to a text that has room for `room` bytes in all; it is cut where the room ends. */
+void npci_append(char *text, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- describe.c: calls in words. */
+void npci_note_of(const npci_call *call, npci_note *note);
+/* npci_describe writes for example `allreduce #12 (float32, shape (4, 5), sum)`. */
+void npci_describe(const npci_note *note, char *text, size_t room);
+void npci_describe_call(const npci_call *call, char *text, size_t room);
+/* npci_describe_ranks writes `rank 1` or `ranks 1, 2 and 5` for the ranks whose flag is set. */
+void npci_describe_ranks(const bool *flags, int size, char *text, size_t room);
+/* npci_describe_mismatch writes what each rank called; note(context, r) gives rank r's. Returns NPC_ERR_MISMATCH. */
+int npci_describe_mismatch(npc_error *error, int size, const npci_note *(*note)(const void *, int), const void *context);
+
+/* ---- fingerprint.c */
+uint64_t npci_fingerprint(const npci_call *call);
+
+/* ---- prepare.c: npci_prepare fills a call from a descriptor and checks everything this rank can check alone. */
+int npci_prepare(npci_call *call, npc_comm *comm, const npc_desc *desc, npc_error *error);
+
+/* ---- wait.c: time, futexes, and the one way to wait for another rank. */
+int64_t npci_now(void);
+void npci_pause(void);
+/* npci_futex_wait sleeps while *word is `value`, at most `nanoseconds` (negative: without limit). May wake early. */
+void npci_futex_wait(void *word, uint32_t value, int64_t nanoseconds);
+void npci_futex_wake(void *word);
+/* npci_low_half is the address of the low 32 bits of a counter, where waiters sleep. */
+void *npci_low_half(_Atomic uint64_t *value);
+
+#define NPCI_SLICE INT64_C(50000000)
+
+/* npci_clock_start notes when a call began to wait and when it must give up. */
+void npci_clock_start(npci_call *call);
+/* npci_wait_check looks at everything but the awaited condition itself: the end of the communicator, this process's
+ * close, the deadline, the caller's poll function. NPC_OK means: wait on. NPCI_EXPIRED: the deadline has passed. */
+#define NPCI_EXPIRED (-2)
+int npci_wait_check(npci_call *call);
+/* npci_wait_slow waits until *value >= target; `peer` is the rank that will advance it, `missing` tells whether rank r
+ * has not got there yet (for the message). Blocks; ends the communicator when the wait cannot be fulfilled. */
+int npci_wait_slow(npci_call *call, int peer, _Atomic uint64_t *value, _Atomic uint32_t *waiters, uint64_t target,
+                   int stage);
+/* npci_wait_expired ends the communicator because of the deadline. */
+int npci_wait_expired(npci_call *call, const bool *missing);
+/* npci_wait_lost ends the communicator because `peer` has left or died. */
+int npci_wait_lost(npci_call *call, int peer, int presence);
+
+/* npci_advance publishes everything this rank wrote before it, and wakes those that wait for it.
+ * Sequentially consistent store and load: the sleeper announces itself (RMW), then looks at the value; this side
+ * stores, then looks for announcements. In the one total order at least one of them sees the other. */
+static inline void npci_advance_word(_Atomic uint64_t *value, uint64_t to, _Atomic uint32_t *waiters) {
+    atomic_store_explicit(value, to, memory_order_seq_cst);
+    if (atomic_load_explicit(waiters, memory_order_seq_cst) != 0)
+        npci_futex_wake(npci_low_half(value));
+}
+
+static inline void npci_advance(npci_counter *counter, uint64_t to) {
+    npci_advance_word(&counter->value, to, &counter->waiters);
+}
+
+/* npci_wait_stage waits until rank `peer` has reached `target` in `stage`. Acquire: pairs with npci_advance, so what
+ * the peer wrote before is visible. */
+static inline int npci_wait_stage(npci_call *call, int peer, int stage, uint64_t target) {
+    npci_counter *counter = &call->lane->progress[peer].stage[stage];
+    if (atomic_load_explicit(&counter->value, memory_order_acquire) >= target)
+        return NPC_OK;
+    return npci_wait_slow(call, peer, &counter->value, &counter->waiters, target, stage);
+}
+
+/* npci_wait_all waits for every other rank. */
+int npci_wait_all(npci_call *call, int stage, uint64_t target);
+/* npci_advance_stage tells the others how far this rank is. */
+static inline void npci_advance_stage(npci_call *call, int stage, uint64_t to) {
+    npci_advance(&call->lane->progress[call->comm->rank].stage[stage], to);
+}
+
+/* Bells. A sleeper reads the event, looks for work, and sleeps only while the event has not changed. */
+void npci_bell_ring(npci_bell *bell);
+uint32_t npci_bell_read(npci_bell *bell);
+void npci_bell_sleep(npci_bell *bell, uint32_t seen, int64_t nanoseconds);
+npci_bell *npci_log_bell(npc_comm *comm, int rank);
+npci_bell *npci_mail_bell(npc_comm *comm, int rank);
+
+/* ---- liveness.c */
+/* npci_liveness_take takes this rank's lock; an error names who holds it. */
+int npci_liveness_take(npc_comm *comm, npc_error *error);
+void npci_liveness_drop(npc_comm *comm);
+typedef enum npci_peer { NPCI_PEER_HERE = 0, NPCI_PEER_LEFT = 1, NPCI_PEER_DEAD = 2 } npci_peer;
+int npci_liveness_of(npc_comm *comm, int rank);
+
+/* ---- ended.c: how a communicator ends. */
+/* npci_end ends the communicator unless it has ended, wakes everybody, and reports the cause, whoever was first. */
+int npci_end(npc_comm *comm, int status, const char *text, npc_error *error);
+/* npci_ended returns NPC_OK or the cause. */
+int npci_ended(npc_comm *comm, npc_error *error);
+void npci_wake_everybody(npc_comm *comm);
+/* npci_usable returns NPC_OK if calls may be made: not forked, not closed, not ended. */
+int npci_usable(npc_comm *comm, npc_error *error);
+
+/* ---- comm.c */
+void npci_comm_retain(npc_comm *comm);
+void npci_comm_release(npc_comm *comm);
+int npci_cores(void);
+
+/* ---- registry.c */
+int npci_registry_add(npc_comm *comm, npc_error *error);
+void npci_registry_remove(npc_comm *comm);
+npc_comm *npci_registry_acquire(uint64_t id);
+
+/* ---- meet.c: one synchronisation of all ranks in a lane. */
+/* npci_meet_space is where this rank's data for the coming meeting goes (a cell or the middle buffer), or NULL where
+ * `bytes` are too many. */
+unsigned char *npci_meet_space(npci_call *call, int64_t bytes);
+npci_aside *npci_meet_aside(npci_call *call);
+/* npci_meet arrives, waits for all and compares fingerprints. */
+int npci_meet(npci_call *call);
+/* npci_met_data is where rank's data of the meeting that has just been lies. */
+const unsigned char *npci_met_data(const npci_call *call, int rank, int64_t bytes);
+const npci_aside *npci_met_aside(const npci_call *call, int rank);
+
+/* ---- buffers.c: several buffers seen as one. */
+typedef struct npci_cursor {
+    const npc_buf *buffers;
+    int count, index;
+    size_t item;
+    int64_t start; /* byte position where the current buffer begins */
+} npci_cursor;
+npci_cursor npci_cursor_of(const npc_buf *buffers, int count, size_t item);
+/* npci_cursor_at gives the memory at byte `position` and lowers *bytes to what is contiguous there. */
+unsigned char *npci_cursor_at(npci_cursor *cursor, int64_t position, int64_t *bytes);
+void npci_cursor_read(npci_cursor *cursor, int64_t position, int64_t bytes, void *to);
+void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from);
+int64_t npci_buffers_count(const npc_buf *buffers, int count);
+/* npci_part gives the part of `bytes` that belongs to rank `index` of `size`, on cache-line borders. */
+static inline int64_t npci_part_start(int64_t bytes, int size, int index) {
+    int64_t lines = (bytes + NPCI_LINE - 1) / NPCI_LINE;
+    int64_t at = (lines * index / size) * NPCI_LINE;
+    return at < bytes ? at : bytes;
+}
+
+/* ---- reduce.c: arithmetic. */
+typedef struct npci_reduction {
+    void (*kernel)(void *to, const void *const *from, int size, size_t count, double prescale, double postscale);
+    int size;
+    size_t item;
+    double prescale, postscale;
+} npci_reduction;
+npci_reduction npci_reduction_of(const npci_call *call);
+/* npci_reduce computes to[i] = from[0][i] op from[1][i] op ... in that order. `to` may be one of the inputs. */
+void npci_reduce(const npci_reduction *reduction, void *to, const void *const *from, int64_t bytes);
+
+/* ---- stage.c: staging memory. */
+unsigned char *npci_staging(const npci_call *call, int rank, uint64_t round);
+
+/* ---- output.c: outputs whose size is known only after the meeting. */
+/* npci_output_at finds or allocates the output; on failure *failure is the status to return after taking part, and
+ * the result is NULL. */
+unsigned char *npci_output_at(npci_call *call, int ndim, const int64_t *shape, const int64_t *counts, int *failure);
+
+/* ---- the collectives, one a file. Each runs in the thread that has the lane. */
+int npci_barrier(npci_call *call);
+int npci_allreduce(npci_call *call);
+int npci_reduce_to_root(npci_call *call);
+int npci_reduce_all(npci_call *call, int root); /* root -1: every rank gets the result */
+int npci_broadcast(npci_call *call);
+int npci_allgather(npci_call *call);
+int npci_gather(npci_call *call);
+int npci_gather_all(npci_call *call, int root);
+int npci_reduce_scatter(npci_call *call);
+int npci_alltoall(npci_call *call);
+int npci_scatter(npci_call *call);
+/* npci_run runs the call's collective in the call's lane. */
+int npci_run(npci_call *call);
+
+/* ---- request.c */
+/* npci_request_new copies a prepared call with its arrays. One reference is the engine's. */
+int npci_request_new(npc_request **request, const npci_call *call, npc_done_fn done, void *user, npc_error *error);
+/* npci_request_complete tells whoever waits, and drops the engine's reference. */
+void npci_request_complete(npc_request *request, int status);
+void npci_request_release(npc_request *request);
+/* npci_request_await waits for it as a blocking call does. */
+int npci_request_await(npc_request *request, int64_t timeout_ms, bool poll, npc_error *error);
+
+/* ---- worker.c: npci_worker_start makes a thread that takes no signals; it holds a reference to comm. */
+int npci_worker_start(npc_comm *comm, pthread_t *thread, void *(*body)(void *), npc_error *error);
+void npci_worker_join(pthread_t thread);
+
+/* ---- queue.c: the numbered lane. */
+int npci_queue_new(npc_comm *comm, npc_error *error);
+void npci_queue_free(npc_comm *comm);
+void npci_queue_close(npc_comm *comm); /* completes what is queued, joins the worker */
+int npci_queue_run(npci_call *call);
+int npci_queue_submit(npci_call *call, npc_done_fn done, void *user, npc_request **request);
+
+/* ---- keyed.c: the keyed lane. */
+int npci_keyed_new(npc_comm *comm, npc_error *error);
+void npci_keyed_free(npc_comm *comm);
+void npci_keyed_close(npc_comm *comm);
+int npci_keyed_submit(npci_call *call, npc_done_fn done, void *user, npc_request **request);
+/* npci_table_lock takes the table's lock; it fails where the communicator ends meanwhile. */
+int npci_table_lock(npc_comm *comm, npc_error *error);
+void npci_table_unlock(npc_comm *comm);
+
+/* ---- mail.c: send and receive. */
+int npci_mail_new(npc_comm *comm, npc_error *error);
+void npci_mail_free(npc_comm *comm);
+void npci_mail_close(npc_comm *comm);
+int npci_mail_run(npci_call *call);
+int npci_mail_submit(npci_call *call, npc_done_fn done, void *user, npc_request **request);
+
+#endif
