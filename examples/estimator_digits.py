@@ -4,8 +4,9 @@ Run it on two processes, with TensorFlow 1.15 or 2.15::
 
     npucoll run -n 2 examples/estimator_digits.py
 
-``model_fn`` wraps its optimizer, and that is all: NPUEstimator gives all ranks the first one's weights, and has the first
-one alone write checkpoints, which every rank then reads. Alone (``python examples/estimator_digits.py``) it runs as well.
+``model_fn`` wraps its optimizer, and that is all: NPUEstimator gives all ranks the first one's weights, and has the
+first one alone write checkpoints, which every rank then reads. Alone (``python examples/estimator_digits.py``) it runs
+as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import npucoll  # noqa: E402  # TensorFlow reads the variable above when it is imported
+import npucoll  # TensorFlow reads the variable above when it is imported
 
 npu = npucoll.enable("estimator")
 
@@ -31,7 +32,7 @@ Digits = Tuple[np.ndarray, np.ndarray]
 
 
 def load_data() -> Tuple[Digits, Digits]:
-    """Return 1437 images of 8 x 8 pixels, each as 64 numbers from 0 to 1, with their digits; and 360 more to test with."""
+    """Return 1437 images of 8 x 8 pixels, as 64 numbers from 0 to 1 each, and their digits; and 360 more to test with."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
@@ -94,6 +95,7 @@ class Weights(tf.train.SessionRunHook):
 
 
 def main() -> None:
+    """Train, test, and check that the ranks agree."""
     tf.logging.set_verbosity(tf.logging.ERROR)
     comm = npucoll.communicator()
     train, test = load_data()

@@ -18,7 +18,7 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import npucoll  # noqa: E402  # TensorFlow reads the variable above when it is imported
+import npucoll  # TensorFlow reads the variable above when it is imported
 
 npu = npucoll.enable("tf1")
 
@@ -28,7 +28,7 @@ BATCH, STEPS = 128, 300
 
 
 def load_data() -> Tuple[Tuple[np.ndarray, np.ndarray], Tuple[np.ndarray, np.ndarray]]:
-    """Return 1437 images of 8 x 8 pixels, each as 64 numbers from 0 to 1, with their digits; and 360 more to test with."""
+    """Return 1437 images of 8 x 8 pixels, as 64 numbers from 0 to 1 each, and their digits; and 360 more to test with."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
@@ -45,6 +45,7 @@ def layer(name: str, x: Any, units: int) -> Any:
 
 
 def main() -> None:
+    """Train, test, and check that the ranks agree."""
     tf.disable_eager_execution()
     rank, size = npu.get_rank_id(), npu.get_rank_size()
     train, test = load_data()

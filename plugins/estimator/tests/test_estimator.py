@@ -244,7 +244,9 @@ def configurations():
             config(**{name: strategy})
     model = Recorder(tf, npu)
     with pytest.raises(ValueError, match="train_distribute=.*npucoll replaces"):
-        npu.NPUEstimator(model, config=tf.estimator.RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0")))
+        npu.NPUEstimator(
+            model, config=tf.estimator.RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0"))
+        )
     with pytest.raises(ValueError, match="model_fn"):
         npu.NPUEstimator()
     with pytest.raises(ValueError, match="RunConfig"):

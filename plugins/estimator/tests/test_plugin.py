@@ -7,8 +7,19 @@ import sys
 
 import pytest
 
-NAMES = """NPURunConfig NPUEstimator NPUEstimatorSpec NPUBroadcastGlobalVariablesHook npu_distributed_optimizer_wrapper
-NPUDistributedOptimizer npu_allreduce get_rank_size get_rank_id get_local_rank_size get_local_rank_id""".split()
+NAMES = [
+    "NPURunConfig",
+    "NPUEstimator",
+    "NPUEstimatorSpec",
+    "NPUBroadcastGlobalVariablesHook",
+    "npu_distributed_optimizer_wrapper",
+    "NPUDistributedOptimizer",
+    "npu_allreduce",
+    "get_rank_size",
+    "get_rank_id",
+    "get_local_rank_size",
+    "get_local_rank_id",
+]
 
 
 def test_listing_the_plugin_imports_no_framework():

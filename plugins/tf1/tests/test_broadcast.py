@@ -25,7 +25,9 @@ def every_dtype():
         for dtype in dtypes:
             for use_resource in (False, True):
                 value = tf.cast(tf.constant([[comm.rank % 2, 1, 5 * comm.rank]]), dtype)
-                tf.get_variable(f"{dtype}_{use_resource}", initializer=value, use_resource=use_resource, trainable=False)
+                tf.get_variable(
+                    f"{dtype}_{use_resource}", initializer=value, use_resource=use_resource, trainable=False
+                )
         tf.get_variable("scalar", initializer=float(comm.rank))
         tf.get_variable("empty", [0, 3])
         bcast_op = npu.broadcast_global_variables(1, comm.rank)

@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from npucoll_estimator.estimator import NPUEstimator
+    from npucoll_estimator.run_config import NPURunConfig
+    from npucoll_estimator.spec import NPUEstimatorSpec
     from npucoll_tf1 import (
         NPUBroadcastGlobalVariablesHook,
         NPUDistributedOptimizer,
@@ -21,10 +24,6 @@ if TYPE_CHECKING:
         npu_allreduce,
         npu_distributed_optimizer_wrapper,
     )
-
-    from npucoll_estimator.estimator import NPUEstimator
-    from npucoll_estimator.run_config import NPURunConfig
-    from npucoll_estimator.spec import NPUEstimatorSpec
 
 __version__ = "0.1.0"
 

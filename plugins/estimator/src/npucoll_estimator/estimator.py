@@ -1,10 +1,10 @@
 """``NPUEstimator``: an Estimator that trains on all ranks, of which the first one writes.
 
-1. ``train`` is called by every rank. First the ranks exchange what they found: rank 0's global step decides for all whether
-   ``max_steps`` is reached, and its temporary directory becomes everybody's where no ``model_dir`` was given.
+1. ``train`` is called by every rank. First the ranks exchange what they found: rank 0's global step decides for all
+   whether ``max_steps`` is reached, and its temporary directory becomes everybody's where no ``model_dir`` was given.
 2. The broadcast hook comes before all other hooks, so that those already see the variables of rank 0.
-3. The other ranks write neither checkpoints nor summaries, so that one ``model_dir`` serves them all. When training ends
-   they wait for rank 0, which may still be saving: after ``train`` every rank finds the same checkpoint.
+3. The other ranks write neither checkpoints nor summaries, so that one ``model_dir`` serves them all. When training
+   ends they wait for rank 0, which may still be saving: after ``train`` every rank finds the same checkpoint.
 4. ``evaluate`` and ``predict`` only read, and need no other rank.
 """
 
@@ -13,12 +13,12 @@ from __future__ import annotations
 import tempfile
 from typing import Any, Callable, Optional, Sequence
 
-import npucoll
 import tensorflow.compat.v1 as tf
-from npucoll_tf1 import NPUBroadcastGlobalVariablesHook
 
+import npucoll
 from npucoll_estimator.run_config import STRATEGIES, NPURunConfig, refuse_strategies
 from npucoll_estimator.spec import HostCallHook
+from npucoll_tf1 import NPUBroadcastGlobalVariablesHook
 
 __all__ = ["NPUEstimator"]
 
@@ -32,10 +32,10 @@ class NPUEstimator(tf.estimator.Estimator):  # type: ignore[misc]  # TensorFlow 
     NPUEstimatorSpec. ``config`` is an NPURunConfig, or a RunConfig without a tf.distribute strategy (else ValueError).
     All ranks use the same ``model_dir``. ``job_start_file`` is accepted and has no meaning.
 
-    Every rank calls ``train``, or ``tf.estimator.train_and_evaluate``, where rank 0 evaluates and the others wait for it; the
-    metrics are returned on rank 0. ``evaluate`` and ``predict`` may be called by any of them. Only rank 0 writes
-    checkpoints and summaries, and runs ``training_chief_hooks``, saving listeners and a ``host_call``, unless the
-    configuration says ``save_on_all_ranks=True``.
+    Every rank calls ``train``, or ``tf.estimator.train_and_evaluate``, where rank 0 evaluates and the others wait for
+    it; the metrics are returned on rank 0. ``evaluate`` and ``predict`` may be called by any of them. Only rank 0
+    writes checkpoints and summaries, and runs ``training_chief_hooks``, saving listeners and a ``host_call``, unless
+    the configuration says ``save_on_all_ranks=True``.
     """
 
     def __init__(
@@ -50,6 +50,8 @@ class NPUEstimator(tf.estimator.Estimator):  # type: ignore[misc]  # TensorFlow 
         config = NPURunConfig() if config is None else config
         if isinstance(config, tf.estimator.RunConfig):
             _check(config)
+        self._model_dir: str
+        self._config: Any
         self._broadcasts = not getattr(config, "horovod_mode", False)
         self._writes = npucoll.rank() == 0 or getattr(config, "save_on_all_ranks", False)
         self._temporary = model_dir is None and getattr(config, "model_dir", None) is None
@@ -129,5 +131,6 @@ def _check(config: Any) -> None:
     )
     if config.cluster_spec:
         raise ValueError(
-            "the configuration describes a TensorFlow cluster (from TF_CONFIG); npucoll's ranks need none: use NPURunConfig"
+            "the configuration describes a TensorFlow cluster (from TF_CONFIG); npucoll's ranks need none: "
+            "use NPURunConfig"
         )

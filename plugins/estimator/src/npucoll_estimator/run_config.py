@@ -24,13 +24,14 @@ class NPURunConfig(tf.estimator.RunConfig):  # type: ignore[misc]  # TensorFlow 
 
     ``model_dir``, ``session_config``, ``save_summary_steps``, ``keep_checkpoint_max`` and the like mean what they mean
     there. ``save_checkpoints_steps``: None, with ``save_checkpoints_secs`` None too, is every 100 steps; 0 is never.
-    ``save_on_all_ranks=True`` lets every rank write checkpoints and summaries, for ranks that have a ``model_dir`` each;
-    else an NPUEstimator has rank 0 alone write. ``horovod_mode=True`` says that the script broadcasts the variables by
-    itself. Every other keyword describes a device: it is kept as an attribute and has no effect on other machines, and so
-    ``iterations_per_loop``, since each run of a session is one step here.
+    ``save_on_all_ranks=True`` lets every rank write checkpoints and summaries, for ranks that have a ``model_dir``
+    each; else an NPUEstimator has rank 0 alone write. ``horovod_mode=True`` says that the script broadcasts the
+    variables by itself. Every other keyword describes a device: it is kept as an attribute and has no effect on other
+    machines, and so ``iterations_per_loop``, since each run of a session is one step here.
 
-    A tf.distribute strategy (``distribute``, ``train_distribute``, ``eval_distribute``, ``experimental_distribute``) is a
-    ValueError: npucoll does its work. Processes described by TF_CONFIG are npucoll's ranks, not a TensorFlow cluster.
+    A tf.distribute strategy (``distribute``, ``train_distribute``, ``eval_distribute``, ``experimental_distribute``)
+    is a ValueError: npucoll does its work. Processes described by TF_CONFIG are npucoll's ranks, not a TensorFlow
+    cluster.
     """
 
     def __init__(
@@ -113,7 +114,9 @@ class NPURunConfig(tf.estimator.RunConfig):  # type: ignore[misc]  # TensorFlow 
             like = difflib.get_close_matches(name, ours, n=1, cutoff=0.9)
             if like and value is not None:
                 warnings.warn(
-                    f"NPURunConfig keeps {name}={value!r} without effect; did you mean {like[0]!r}?", UserWarning, stacklevel=3
+                    f"NPURunConfig keeps {name}={value!r} without effect; did you mean {like[0]!r}?",
+                    UserWarning,
+                    stacklevel=3,
                 )
             if not hasattr(type(self), name):
                 setattr(self, name, value)
@@ -124,8 +127,8 @@ def refuse_strategies(settings: Dict[str, Any]) -> None:
     for name in ("distribute", *STRATEGIES):
         if settings.get(name) is not None:
             raise ValueError(
-                f"{name}={settings[name]!r}: npucoll replaces tf.distribute strategies; remove it, start the script once a "
-                "rank (npucoll run -n 4 train.py), and wrap the optimizer with npu_distributed_optimizer_wrapper"
+                f"{name}={settings[name]!r}: npucoll replaces tf.distribute strategies; remove it, start the script once "
+                "a rank (npucoll run -n 4 train.py), and wrap the optimizer with npu_distributed_optimizer_wrapper"
             )
 
 

@@ -12,8 +12,9 @@ __all__ = ["HostCallHook", "NPUEstimatorSpec"]
 class NPUEstimatorSpec(tf.estimator.EstimatorSpec):  # type: ignore[misc]  # TensorFlow has no types
     """A ``tf.estimator.EstimatorSpec`` with one more argument.
 
-    ``host_call`` is ``(function, tensors)``: while training, rank 0 of an NPUEstimator calls ``function`` with the tensors (a
-    list by position, a dict by name) as it builds its graph, and runs the operations that come back with every step.
+    ``host_call`` is ``(function, tensors)``: while training, rank 0 of an NPUEstimator calls ``function`` with the
+    tensors (a list by position, a dict by name) as it builds its graph, and runs the operations that come back with
+    every step.
     """
 
     def __new__(

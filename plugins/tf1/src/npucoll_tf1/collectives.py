@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Tuple
 
 import npucoll_tensorflow
-
 from npucoll_tf1.groups import WORLD, communicator_of
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reduce", "reduce_scatter"]
@@ -40,7 +39,7 @@ def allgather(tensor: Any, *, name: Optional[str] = None, group: str = WORLD) ->
 
 
 def reduce(tensor: Any, root: int = 0, op: str = "sum", *, name: Optional[str] = None, group: str = WORLD) -> Any:
-    """Do :func:`allreduce` with the result on rank ``root`` of ``group``; the other ranks get zeros of the same shape."""
+    """Do :func:`allreduce` with the result on rank ``root`` of ``group``; the others get zeros of the same shape."""
     return npucoll_tensorflow.reduce(tensor, root, op, name=name, group=communicator_of(group))
 
 

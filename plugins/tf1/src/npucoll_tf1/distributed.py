@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
-from npucoll.errors import ConfigError, UnsupportedError
 
+from npucoll.errors import ConfigError, UnsupportedError
 from npucoll_tf1.gradients import average, settle
 from npucoll_tf1.wrapper import Averaging, check_optimizer
 
@@ -29,7 +29,9 @@ class NPUDistributedOptimizer(Averaging, tf.train.Optimizer):  # type: ignore[mi
         tf_optimizer: Any = None,
     ) -> None:
         if (optimizer is None) == (tf_optimizer is None):
-            raise ConfigError("NPUDistributedOptimizer takes one optimizer, as optimizer= or, in older code, tf_optimizer=")
+            raise ConfigError(
+                "NPUDistributedOptimizer takes one optimizer, as optimizer= or, in older code, tf_optimizer="
+            )
         wrapped = tf_optimizer if optimizer is None else optimizer
         check_optimizer(wrapped)
         if is_weight_update_sharding:

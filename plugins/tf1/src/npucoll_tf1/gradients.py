@@ -2,11 +2,12 @@
 
 1. Every reduction of this mode goes through :func:`reduce`, which remembers its results: eager tensors by identity, and
    that a graph has a reduction at all.
-2. A wrapped optimizer asks :func:`settle` what to do with the gradients that ``apply_gradients`` is handed. In eager mode
-   those that no reduction made are averaged there. Averaging what is equal on all ranks leaves it as it is, so a
+2. A wrapped optimizer asks :func:`settle` what to do with the gradients that ``apply_gradients`` is handed. In eager
+   mode those that no reduction made are averaged there. Averaging what is equal on all ranks leaves it as it is, so a
    gradient that was averaged and then, say, clipped comes to no harm.
-3. In a graph nothing is added: scripts reduce by themselves, then apply, and accumulated gradients come from variables, so
-   that nobody can tell. But a graph without any reduction trains each rank alone, and that is warned about.
+3. In a graph nothing is added: scripts reduce by themselves, then apply, and accumulated gradients come from
+   variables, so that nobody can tell. But a graph without any reduction trains each rank alone, and that is warned
+   about.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import warnings
 import weakref
 from typing import Any, Iterable, List, Sequence, Tuple
 
+import tensorflow.compat.v1 as tf
+
 import npucoll
 import npucoll_tensorflow
-import tensorflow.compat.v1 as tf
 from npucoll.errors import ConfigError
-
 from npucoll_tf1.groups import WORLD, communicator_of
 
 __all__ = ["average", "npu_allreduce", "settle"]
@@ -36,8 +37,8 @@ class Reduced:
     """What has been reduced: eager tensors, and the graphs that hold a reduction. It keeps neither alive."""
 
     def __init__(self) -> None:
-        self._graphs: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self._tensors: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._tensors: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def add(self, values: Iterable[Any]) -> None:
         """Remember results of a reduction."""
@@ -70,10 +71,10 @@ def npu_allreduce(
 ) -> Any:
     """Reduce one tensor, or a list or tuple of them, over the ranks of ``group``: gradients, mostly.
 
-    ``values`` may hold IndexedSlices, whose rows are gathered (their number may differ between ranks), and None, which stays
-    None in place. ``reduction`` is "mean", "sum", "min", "max" or "prod". A list or a tuple gives a list, a tensor a tensor.
-    The results of a list become available once all its inputs are there, so variables may be updated with them while
-    no gradient still reads them. ``fusion`` and ``fusion_id`` are accepted; npucoll fuses by itself.
+    ``values`` may hold IndexedSlices, whose rows are gathered (their number may differ between ranks), and None, which
+    stays None in place. ``reduction`` is "mean", "sum", "min", "max" or "prod". A list or a tuple gives a list, a
+    tensor a tensor. The results of a list become available once all its inputs are there, so variables may be updated
+    with them while no gradient still reads them. ``fusion`` and ``fusion_id`` are accepted; npucoll fuses by itself.
     """
     if reduction not in REDUCTIONS:
         raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")

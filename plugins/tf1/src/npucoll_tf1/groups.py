@@ -1,7 +1,7 @@
 """Ranks and groups under the names of the device's own management API. Every failure is a ValueError.
 
-A group is a name for a communicator. Different groups may carry the same name on different ranks, so that every rank can
-have, say, its own "DATA_PARALLEL_GROUP": what identifies a group is its name together with its members.
+A group is a name for a communicator. Different groups may carry the same name on different ranks, so that every rank
+can have, say, its own "DATA_PARALLEL_GROUP": what identifies a group is its name together with its members.
 """
 
 from __future__ import annotations
@@ -41,10 +41,14 @@ class Groups:
         """Make the group ``name`` of ``ranks``, of which this process is one."""
         world = self._current()
         if name in self._groups:
-            raise ConfigError(f"group {name!r} exists already, with ranks {self._groups[name][1]}; destroy_group it first")
+            raise ConfigError(
+                f"group {name!r} exists already, with ranks {self._groups[name][1]}; destroy_group it first"
+            )
         comm = world.group(ranks, name)
         if comm is None:
-            raise ConfigError(f"rank {world.rank} is not a member of group {name!r} {ranks}; only members create a group")
+            raise ConfigError(
+                f"rank {world.rank} is not a member of group {name!r} {ranks}; only members create a group"
+            )
         self._groups[name] = (comm, sorted(ranks))
 
     def destroy(self, name: str) -> None:

@@ -14,9 +14,9 @@ __all__ = ["NPUBroadcastGlobalVariablesHook"]
 class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
     """Gives every rank the global variables of ``root_rank`` when a session starts, before the first step.
 
-    For ``tf.train.MonitoredTrainingSession`` and Estimators; put it before hooks that read variables. It makes its operation
-    in ``begin``, and runs it when the session's variables are initialized or restored from a checkpoint. ``root_rank`` of
-    None is rank 0; ``index`` is accepted and has no meaning.
+    For ``tf.train.MonitoredTrainingSession`` and Estimators; put it before hooks that read variables. It makes its
+    operation in ``begin``, and runs it when the session's variables are initialized or restored from a checkpoint.
+    ``root_rank`` of None is rank 0; ``index`` is accepted and has no meaning.
     """
 
     def __init__(self, root_rank: Optional[int] = 0, index: Optional[int] = None) -> None:

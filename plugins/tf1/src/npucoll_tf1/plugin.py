@@ -8,7 +8,6 @@ from typing import Any, Iterable, Optional
 
 import npucoll
 from npucoll.hooks import ModeProvider
-
 from npucoll_tf1.installed import tensorflow_version
 
 __all__ = ["npucoll_modes"]
@@ -27,7 +26,9 @@ def _unavailable() -> Optional[str]:
         wanted = "'tensorflow==1.15.5' 'protobuf<3.21'" if sys.version_info < (3, 8) else "tensorflow"
         return f"TensorFlow is not installed; pip install {wanted}"
     if version.startswith("0.") or version.split(".")[:2] in [["1", str(minor)] for minor in range(15)]:
-        return f"TensorFlow {version} is too old; tf1 works with 1.15 and with every 2.x (pip install tensorflow==1.15.5)"
+        return (
+            f"TensorFlow {version} is too old; tf1 works with 1.15 and with every 2.x (pip install tensorflow==1.15.5)"
+        )
     return None
 
 

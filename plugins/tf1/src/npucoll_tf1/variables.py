@@ -1,7 +1,7 @@
 """``broadcast_global_variables``: one operation that gives every rank the variables of one rank.
 
-1. The operation takes the variables that exist when it is made. Which ones were made later is only known when it runs, so
-   a small Python function runs with it and names them in a warning.
+1. The operation takes the variables that exist when it is made. Which ones were made later is only known when it runs,
+   so a small Python function runs with it and names them in a warning.
 2. Built again for the same variables it is the same operation, so it can be asked for again when the graph is frozen.
 """
 
@@ -11,9 +11,10 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+import tensorflow.compat.v1 as tf
+
 import npucoll
 import npucoll_tensorflow
-import tensorflow.compat.v1 as tf
 from npucoll.errors import ConfigError, NpucollError, UnsupportedError
 
 __all__ = ["FrozenGraph", "broadcast_global_variables"]
@@ -30,7 +31,7 @@ class Operations:
     """The broadcast operations made so far: by graph, then by root and variables, the operation's name."""
 
     def __init__(self) -> None:
-        self._made: "weakref.WeakKeyDictionary[Any, Dict[Tuple[Any, ...], str]]" = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, Dict[Tuple[Any, ...], str]] = weakref.WeakKeyDictionary()
 
     def find(self, graph: Any, key: Tuple[Any, ...]) -> Optional[Any]:
         """Return the operation that was made in ``graph`` for ``key``, or None."""
@@ -49,9 +50,9 @@ def broadcast_global_variables(root_rank: int, index: Optional[int] = None) -> A
     """Return an operation that, run once by every rank, gives all of them the global variables of ``root_rank``.
 
     It takes every global variable of every dtype that exists now: weights, optimizer slots, batch-norm statistics,
-    ``global_step``. Call it when the model is built, and run it after the variables are initialized or restored; on other
-    ranks than ``root_rank`` they need not be. Running it again is harmless. Variables made after the call are not sent, and
-    named in a warning when the operation runs. ``index`` is accepted and has no meaning.
+    ``global_step``. Call it when the model is built, and run it after the variables are initialized or restored; on
+    other ranks than ``root_rank`` they need not be. Running it again is harmless. Variables made after the call are
+    not sent, and named in a warning when the operation runs. ``index`` is accepted and has no meaning.
 
     Errors: UnsupportedError in eager mode, FrozenGraph (a RuntimeError) where the graph was finalized before.
     """
@@ -107,8 +108,8 @@ def _describe(late: List[str]) -> str:
     names = ", ".join(name.partition(":")[0] for name in late[:NAMED])
     more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
     return (
-        f"broadcast_global_variables: made after the operation, so not broadcast: {names}{more}; call it after everything "
-        "that makes variables, the optimizer's minimize() too"
+        f"broadcast_global_variables: made after the operation, so not broadcast: {names}{more}; call it after "
+        "everything that makes variables, the optimizer's minimize() too"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, List, Tuple, TypeVar
 
 from npucoll.errors import UnsupportedError
-
 from npucoll_tf1.gradients import average, settle
 
 __all__ = ["Averaging", "check_optimizer", "npu_distributed_optimizer_wrapper"]
@@ -48,8 +47,8 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, str) or _is_keras(optimizer):
         what = f"the name {optimizer!r}" if isinstance(optimizer, str) else type(optimizer).__name__
         raise UnsupportedError(
-            f"the mode 'tf1' wraps tf.train optimizers; {what} is a Keras optimizer: use npucoll.enable('keras') and its "
-            "npu_distributed_optimizer_wrapper"
+            f"the mode 'tf1' wraps tf.train optimizers; {what} is a Keras optimizer: use npucoll.enable('keras') "
+            "and its npu_distributed_optimizer_wrapper"
         )
     if isinstance(optimizer, type) or not all(
         callable(getattr(optimizer, method, None)) for method in ("compute_gradients", "apply_gradients")
