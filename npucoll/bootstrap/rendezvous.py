@@ -122,6 +122,7 @@ class _Party:
         self.started = time.monotonic()
         self.deadline = self.started + timeout
         self._noticed = False
+        self._seen = {(identity.size, identity.rank)}
 
     def hello(self) -> Dict[str, Any]:
         from npucoll import __version__
@@ -151,6 +152,7 @@ class _Party:
         now = time.monotonic()
         if now - self.started >= _NOTICE_SECONDS and not self._noticed:
             self._noticed = True
+            self._look_around()
             _log.warning(
                 "npucoll: rank %d has waited %.0f s for %s and will wait %.0f s more%s",
                 self.identity.rank,
@@ -159,7 +161,12 @@ class _Party:
                 max(0.0, self.deadline - now),
                 self._strangers(),
             )
-        return self.deadline - now if self._noticed else min(self.deadline, self.started + _NOTICE_SECONDS) - now
+        # Towards the deadline, note who is there: those with the same deadline may have left when ours comes.
+        close = self.deadline - min(1.0, self.timeout / 3)
+        if now >= close:
+            self._look_around()
+            return min(0.05, self.deadline - now)
+        return (close if self._noticed else min(close, self.started + _NOTICE_SECONDS)) - now
 
     def too_late(self, absent: Sequence[int], seconds: Optional[float] = None) -> NpucollError:
         """Return the error for a deadline that passed without ``absent``; ``seconds``: of another rank's deadline."""
@@ -167,18 +174,22 @@ class _Party:
         what = f"{self.scope!r} of {len(self.members)} ranks"
         strangers = self._strangers()
         text = (
-            f"{what}: {_ranks(absent)} did not arrive within {self.timeout if seconds is None else seconds:g} s; {_ranks(present)} "
-            f"{'is' if len(present) == 1 else 'are'} here ({self.identity.source}: {self.identity.detail}){strangers}"
+            f"{what}: {_ranks(absent)} did not arrive within {self.timeout if seconds is None else seconds:g} s; "
+            f"{_ranks(present)} {'is' if len(present) == 1 else 'are'} here "
+            f"({self.identity.source}: {self.identity.detail}){strangers}"
         )
         return ConfigError(text) if strangers else CollectiveTimeout(text)
 
     def unseen(self) -> List[int]:
-        """Return the members that are not running, as far as the system tells; the leader where it does not."""
-        seen = {rank for size, rank in ranks_seen(self.identity.job) if size == self.identity.size}
+        """Return the members that were not running lately; the leader where the system does not tell."""
+        seen = {rank for size, rank in self._seen if size == self.identity.size}
         return [rank for rank in self.members if rank not in seen] or self.members[:1]
 
+    def _look_around(self) -> None:
+        self._seen |= ranks_seen(self.identity.job)
+
     def _strangers(self) -> str:
-        others = sorted(pair for pair in ranks_seen(self.identity.job) if pair[0] != self.identity.size)
+        others = sorted(pair for pair in self._seen if pair[0] != self.identity.size)
         if not others:
             return ""
         size, rank = others[0]
