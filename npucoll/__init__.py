@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
     from npucoll._ffi import native_api
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
     from npucoll.lifecycle import (
         communicator,
         enable,
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "native_api": "npucoll._ffi",
-    "Communicator": "npucoll.communicator",
+    "Communicator": "npucoll.communicators",
     "Engine": "npucoll.engines.base",
     "Work": "npucoll.engines.base",
     "ReduceOp": "npucoll.types",

@@ -1,6 +1,6 @@
 """The functions a user calls, on the one Runtime of the process.
 
-The module is not called ``enable``: importing it would then hide the function ``npucoll.enable`` behind the module.
+No module is called ``enable`` or ``communicator``: importing it would hide the function of that name in npucoll.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from npucoll.runtime import Runtime
 
 if TYPE_CHECKING:
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
 
 __all__ = [
     "communicator",

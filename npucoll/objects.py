@@ -12,7 +12,7 @@ from npucoll import buffers
 from npucoll.errors import MismatchError
 
 if TYPE_CHECKING:
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
 
 __all__ = ["allgather", "assert_in_sync", "broadcast"]
 

@@ -24,7 +24,7 @@ from npucoll.hooks.providers import CollectiveEvent, EngineProvider, ModeProvide
 
 if TYPE_CHECKING:
     from npucoll.bootstrap.identity import Identity
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
     from npucoll.engines.base import Call
 
 __all__ = ["Runtime"]
@@ -187,7 +187,7 @@ class Runtime:
     def _open(
         self, hooks: HookManager, settings: config.Config, identity: Identity, provider: EngineProvider
     ) -> Communicator:
-        from npucoll.communicator import Communicator
+        from npucoll.communicators import Communicator
         from npucoll.engines.base import World
 
         self._generation += 1

@@ -22,7 +22,7 @@ from npucoll.hooks import spec
 from npucoll.hooks.providers import CollectiveEvent, EngineProvider, LauncherProvider, ModeProvider
 
 if TYPE_CHECKING:
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
 
 __all__ = ["ABSENT", "BROKEN", "DISABLED", "FAILED", "LOADED", "HookManager", "PluginReport", "entry_points", "nearest"]
 

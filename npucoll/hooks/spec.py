@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Iterable
 from npucoll.hooks import hookspec
 
 if TYPE_CHECKING:
-    from npucoll.communicator import Communicator
+    from npucoll.communicators import Communicator
     from npucoll.hooks.providers import CollectiveEvent, EngineProvider, LauncherProvider, ModeProvider
 
 
