@@ -6,27 +6,24 @@ from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
-from npucoll.errors import ConfigError, UnsupportedError
-from npucoll.types import DTYPES
+from npucoll.errors import ConfigError
+from npucoll.types import dtype_code
 
 __all__ = ["address", "as_in_place", "as_input", "check_overlap", "output_for"]
 
 
-def as_input(x: Any, what: str = "x") -> np.ndarray:
+def as_input(x: Any) -> np.ndarray:
     """Return ``x`` as a C-contiguous array in native byte order, sharing memory where that is possible.
 
     ``x`` is a NumPy array or scalar, a Python number or nested list, or anything with the buffer protocol,
     ``__array__`` or DLPack on the host. UnsupportedError names a dtype that cannot be sent.
     """
     array = x if isinstance(x, np.ndarray) else _to_array(x)
-    if array.dtype.name not in DTYPES:
-        raise UnsupportedError(
-            f"{what} has dtype {array.dtype}; the collectives take {', '.join(DTYPES)} "
-            "(for other Python objects use broadcast_object or allgather_object)"
-        )
+    dtype_code(array.dtype)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.c_contiguous or not array.flags.aligned:
+    flags = array.flags
+    if not flags.c_contiguous or not flags.aligned:
         # ascontiguousarray would turn a scalar into one dimension and keep a misaligned array as it is.
         array = array.copy(order="C")
     return array
@@ -45,8 +42,7 @@ def as_in_place(x: Any) -> np.ndarray:
         raise ConfigError(f"an in-place collective needs an array to write to, found {type(x).__name__}")
     if not array.flags.writeable:
         raise ConfigError("an in-place collective needs a writable array, found a read-only one; pass out= instead")
-    if array.dtype.name not in DTYPES:
-        raise UnsupportedError(f"arrays of dtype {array.dtype} cannot be sent; known dtypes are {', '.join(DTYPES)}")
+    dtype_code(array.dtype)
     return array
 
 
@@ -68,7 +64,7 @@ def check_output(out: Any, dtype: np.dtype, what: str = "out") -> np.ndarray:
     """Return ``out`` if it is a writable array of this dtype, whatever its shape."""
     if not isinstance(out, np.ndarray):
         raise ConfigError(f"{what} must be a NumPy array, found {type(out).__name__}")
-    if out.dtype.name != dtype.name:
+    if out.dtype != dtype and out.dtype.name != dtype.name:
         raise ConfigError(f"{what} must have dtype {dtype}, found {out.dtype}")
     if not out.flags.writeable:
         raise ConfigError(f"{what} must be writable, found a read-only array")
@@ -77,7 +73,8 @@ def check_output(out: Any, dtype: np.dtype, what: str = "out") -> np.ndarray:
 
 def contiguous_output(target: np.ndarray) -> Tuple[np.ndarray, Optional[np.ndarray]]:
     """Return ``(target, None)`` where the engine can write straight into it, else ``(temporary, target)``."""
-    if target.flags.c_contiguous and target.dtype.isnative and target.flags.aligned:
+    flags = target.flags
+    if flags.c_contiguous and flags.aligned and target.dtype.isnative:
         return target, None
     return np.empty(target.shape, target.dtype.newbyteorder("=")), target
 

@@ -60,7 +60,7 @@ def grouped_allreduce(
 
     The arrays of one dtype keep their order; :func:`by_dtype` says which went where.
     """
-    arrays = [buffers.as_input(x, f"xs[{i}]") for i, x in enumerate(xs)]
+    arrays = [buffers.as_input(x) for x in xs]
     reduce_code(op)
     if outs is not None and len(outs) != len(arrays):
         raise ConfigError(f"out must hold {len(arrays)} arrays, one for each of xs, found {len(outs)}")
