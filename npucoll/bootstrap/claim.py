@@ -88,8 +88,9 @@ def _wait_for_end(identity: Identity, wire: Wire, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise ConfigError(
-                f"rank {identity.rank} of {_job(identity)} is already taken by process {pid}{_command(pid)}, and that process "
-                f"goes on; this is process {os.getpid()}. Give every process its own rank, and every job its own JOB_ID"
+                f"rank {identity.rank} of {_job(identity)} is already taken by process {pid}{_command(pid)}, "
+                f"which goes on; this is process {os.getpid()}. Give every process its own rank, and every job its own "
+                "JOB_ID"
             )
         if select.select([wire], [], [], left)[0]:
             messages = wire.receive()
@@ -103,7 +104,8 @@ def _refuse_relative(identity: Identity, holder: Peer) -> None:
     """Raise at once where waiting is pointless: the holder is this process or started it."""
     if holder.pid == os.getpid():
         raise ConfigError(
-            f"this process (pid {holder.pid}) is rank {identity.rank} of {_job(identity)} already: call npucoll.shutdown() first"
+            f"this process (pid {holder.pid}) is rank {identity.rank} of {_job(identity)} already: "
+            "call npucoll.shutdown() first"
         )
     pid: Optional[int] = os.getppid()
     while pid is not None and pid > 1:

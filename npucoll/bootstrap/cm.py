@@ -39,7 +39,8 @@ def detect(env: Mapping[str, str]) -> Optional[Identity]:
         device = required(env, "DEVICE_ID", beside="CM_CHIEF_IP")
     if not first <= device < first + size:
         raise ConfigError(
-            f"device {device} is none of the {size} devices from CM_CHIEF_DEVICE={first} on: rank unknown, use a rank table"
+            f"device {device} is none of the {size} devices from CM_CHIEF_DEVICE={first} on, so its rank is unknown: "
+            "use a rank table"
         )
     detail = f"CM_CHIEF_IP={chief} CM_CHIEF_PORT={port} CM_CHIEF_DEVICE={first} CM_WORKER_SIZE={size} device {device}"
     return Identity.on_one_host(device - first, size, job=f"cm:{chief}:{port}:{first}", source="CM_*", detail=detail)

@@ -91,9 +91,8 @@ def _alone(env: Mapping[str, str]) -> Identity:
     size, rank, table = integer(env, "RANK_SIZE", 1), text(env, "RANK_ID"), text(env, "RANK_TABLE_FILE")
     if size is not None and size > 1:
         raise ConfigError(f"RANK_SIZE={size}, but RANK_ID is not set: nothing says which of the ranks this process is")
-    if table is not None and rank is None and os.path.exists(table):
-        if len(rank_table.read(table).servers) > 1:
-            raise ConfigError(f"RANK_TABLE_FILE={table} is set, but RANK_ID is not: nothing says which rank this is")
+    if table is not None and rank is None and os.path.exists(table) and len(rank_table.read(table).servers) > 1:
+        raise ConfigError(f"RANK_TABLE_FILE={table} is set, but RANK_ID is not: nothing says which rank this is")
     if rank is not None:
         if rank.isdigit() and int(rank) > 0:
             raise ConfigError(f"RANK_ID={rank}, but RANK_SIZE is not set: nothing says how many ranks there are")

@@ -26,8 +26,8 @@ def detect(env: Mapping[str, str]) -> Optional[Identity]:
     size = integer(env, "PMIX_SIZE", 1) or integer(env, "PMI_SIZE", 1)
     if size is None:
         raise ConfigError(
-            f"PMIX_RANK={rank} is set, but no variable says how many ranks there are: set NPUCOLL_RANK and NPUCOLL_SIZE, "
-            "or start the ranks with npucoll run"
+            f"PMIX_RANK={rank} is set, but no variable says how many ranks there are: set NPUCOLL_RANK and "
+            "NPUCOLL_SIZE, or start the ranks with npucoll run"
         )
     local_rank, local_size = integer(env, "PMIX_LOCAL_RANK"), integer(env, "PMIX_LOCAL_SIZE", 1)
     if local_rank is None or local_size is None:

@@ -252,13 +252,18 @@ class _Leader:
         for key, what in (("protocol", "protocol"), ("version", "version of npucoll"), ("size", "size of the job")):
             if hello.get(key) != mine[key]:
                 raise ConfigError(
-                    f"process {wire.peer.pid} comes with {what} {hello.get(key)!r}, rank {mine['rank']} has {mine[key]!r}"
+                    f"process {wire.peer.pid} comes with {what} {hello.get(key)!r}, rank {mine['rank']} has "
+                    f"{mine[key]!r}"
                 )
         rank = hello.get("rank")
         if rank not in self._party.members[1:] or hello.get("members") != self._party.members:
-            raise ConfigError(f"process {wire.peer.pid} comes as rank {rank!r}, which has no part in {self._party.scope!r}")
+            raise ConfigError(
+                f"process {wire.peer.pid} comes as rank {rank!r}, which has no part in {self._party.scope!r}"
+            )
         if rank in self._joined:
-            raise ConfigError(f"rank {rank} was started twice: processes {self._joined[rank].peer.pid} and {wire.peer.pid}")
+            raise ConfigError(
+                f"rank {rank} was started twice: processes {self._joined[rank].peer.pid} and {wire.peer.pid}"
+            )
         self._unknown.remove(wire)
         self._joined[rank] = wire
 
@@ -305,7 +310,7 @@ class _Listener:
 
     def accept(self) -> List[Wire]:
         """Return the new connections of this user's processes."""
-        wires = []
+        wires: List[Wire] = []
         while True:
             try:
                 sock, _ = self._socket.accept()

@@ -129,7 +129,7 @@ def meeting_name(job: str, size: int, generation: int, scope: str, members: Sequ
 
 def ranks_seen(job: str) -> Set[Tuple[int, int]]:
     """Return (size, rank) of every rank that is there under this job's name; empty where the system does not tell."""
-    pattern = re.compile(r"@npucoll-%s-(\d+)-(\d+)\.\d+$" % digest(job))
+    pattern = re.compile(rf"@npucoll-{digest(job)}-(\d+)-(\d+)\.\d+$")
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
             found = [pattern.search(line.rstrip()) for line in file]

@@ -25,7 +25,9 @@ def detect(env: Mapping[str, str]) -> Optional[Identity]:
     local_rank, local_size = integer(env, "LOCAL_RANK"), integer(env, "LOCAL_WORLD_SIZE", 1)
     if local_size is None:
         if local_rank is not None and local_rank != rank:
-            raise ConfigError(f"RANK={rank} and LOCAL_RANK={local_rank} mean several hosts, but LOCAL_WORLD_SIZE is not set")
+            raise ConfigError(
+                f"RANK={rank} and LOCAL_RANK={local_rank} mean several hosts, but LOCAL_WORLD_SIZE is not set"
+            )
         local_rank, local_size = rank, size
     elif local_rank is None:
         raise ConfigError(f"LOCAL_WORLD_SIZE={local_size} is set, but LOCAL_RANK is not: set both or neither")

@@ -32,7 +32,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 130
     except BrokenPipeError:
         # Who reads us has had enough; the interpreter would complain once more while it flushes at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 141
 
 

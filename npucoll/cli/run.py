@@ -217,7 +217,7 @@ def _open_logs(directory: Optional[str], size: int) -> List[Optional[BinaryIO]]:
         return [None] * size
     try:
         os.makedirs(directory, exist_ok=True)
-        return [open(os.path.join(directory, f"rank-{rank}.log"), "wb") for rank in range(size)]  # noqa: SIM115
+        return [open(os.path.join(directory, f"rank-{rank}.log"), "wb") for rank in range(size)]
     except OSError as error:
         raise ConfigError(f"--output-dir {directory}: {error.filename or directory}: {error.strerror}") from error
 

@@ -242,7 +242,8 @@ class Supervisor:
             return 0
         cause = next((rank for rank in self._failed if not rank.is_victim()), self._failed[0])
         words = cause.last_words()
-        self._say("\n".join([f"npucoll: rank {cause.rank} {_how(cause)}" + (". Its last words:" if words else ""), *words]))
+        headline = f"npucoll: rank {cause.rank} {_how(cause)}" + (". Its last words:" if words else "")
+        self._say("\n".join([headline, *words]))
         code = cause.code or 1
         return code if code > 0 else 128 - code
 

@@ -2,9 +2,9 @@
 
 1. Before any rank starts, the launcher forks the watchdog, which leaves the launcher's session and ignores signals.
 2. They share a pipe; only the launcher has its write end. It writes the process group of every rank.
-3. When the launcher is done it says so. An end of the pipe without that means that the launcher was killed: the watchdog
-   kills the groups, then every process that carries the job's name in its environment, wherever it has moved to, and
-   removes the job's files.
+3. When the launcher is done it says so. An end of the pipe without that means that the launcher was killed: the
+   watchdog kills the groups, then every process that carries the job's name in its environment, wherever it has moved
+   to, and removes the job's files.
 """
 
 from __future__ import annotations
@@ -116,5 +116,3 @@ def _members(job: str) -> Iterator[int]:
                     yield int(entry)
         except OSError:
             continue  # It ended, or it is another user's.
-
-

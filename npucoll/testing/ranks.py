@@ -1,7 +1,8 @@
 """Runs a function as several ranks, each in a fresh process.
 
 1. Every rank gets the variables of ``npucoll run`` under a job name of its own, so tests never meet each other.
-2. The function is found by its module's file, so test modules need not be importable; arguments and results are pickled.
+2. The function is found by its module's file, so test modules need not be importable; arguments and results are
+   pickled.
 3. The first failure ends it: the others get a moment to report too (they may only be its victims), then all are killed
    and the failure that caused it is raised here, with every rank's output.
 4. At the deadline every rank that still runs is made to dump its stacks, then all are killed.
@@ -57,7 +58,7 @@ class _Rank:
 
     def __init__(self, rank: int, env: Mapping[str, str]) -> None:
         self.rank = rank
-        self.output: IO[bytes] = tempfile.TemporaryFile()
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
         ours, theirs = socket.socketpair()
         code = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
@@ -119,6 +120,7 @@ class RankPool:
 
         Args:
             function: defined at the top level of a module.
+            args: what every rank calls it with; pickled.
             timeout: seconds for all ranks together.
             may_die: ranks whose process may end in the call; their result is a ``Died``.
 
@@ -205,7 +207,7 @@ class RankPool:
             if not ready:
                 break
             for connection in ready:
-                rank = running.pop(connection)  # type: ignore[arg-type,call-overload]
+                rank = running.pop(connection)  # type: ignore[call-overload]
                 outcome = self._answer(rank, rank.rank in may_die)
                 if isinstance(outcome, _Failure):
                     failures.append(outcome)

@@ -35,6 +35,7 @@ def run_script(
     Args:
         script: a ``.py`` file, run under this Python, or any command.
         n: the number of ranks.
+        args: the script's own arguments.
         timeout: seconds until the job is killed.
         env: variables to add; None as a value removes one.
         options: further options of ``npucoll run``.
@@ -64,7 +65,8 @@ def run_script(
             process.kill()
             stdout, stderr = process.communicate()
         raise RankHang(
-            f"{script} on {n} ranks did not end within {timeout:g} s\n---- stdout\n{_text(stdout)}\n---- stderr\n{_text(stderr)}"
+            f"{script} on {n} ranks did not end within {timeout:g} s\n"
+            f"---- stdout\n{_text(stdout)}\n---- stderr\n{_text(stderr)}"
         ) from None
     except BaseException:
         process.kill()

@@ -73,7 +73,7 @@ def _find(module: str, file: Optional[str], qualname: str) -> Callable[..., Any]
     found: Any = _load(module, file)
     for part in qualname.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _load(name: str, file: Optional[str]) -> Any:

@@ -13,11 +13,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
-import npucoll
 import pytest
 from meeting_ranks import join, memory
+
+import npucoll
 from npucoll.bootstrap import claim, rendezvous, sockets
 from npucoll.bootstrap.identity import Identity
 from npucoll.bootstrap.rendezvous import Meeting, meet
@@ -143,9 +144,7 @@ def test_jobs_and_generations_do_not_meet(job: str) -> None:
 def test_groups_of_one_name_with_other_members_are_separate(job: str) -> None:
     worlds = at_once([lambda r=r: join(r, 4, job) for r in range(4)])
     groups = [[0, 2], [1, 3]]
-    meetings = at_once(
-        [lambda r=r, g=g: join(r, 4, job, scope="pair", members=g) for g in groups for r in g]
-    )
+    meetings = at_once([lambda r=r, g=g: join(r, 4, job, scope="pair", members=g) for g in groups for r in g])
     assert os.fstat(meetings[0].fd).st_ino != os.fstat(meetings[2].fd).st_ino
     assert share(meetings[:2]) and share(meetings[2:])
     assert share(worlds)
@@ -382,7 +381,11 @@ def squat(names: Sequence[str], suffixes: Sequence[int], listen: bool) -> str:
 @needs_root
 @pytest.mark.parametrize(("suffixes", "listen"), [([0], True), ([0, 1, 2], True), ([0], False), (range(12), True)])
 def test_names_held_by_another_user_do_not_matter(job: str, suffixes: Sequence[int], listen: bool) -> None:
-    names = [sockets.meeting_name(job, 2, 1, "world", [0, 1]), sockets.rank_name(job, 2, 0), sockets.rank_name(job, 2, 1)]
+    names = [
+        sockets.meeting_name(job, 2, 1, "world", [0, 1]),
+        sockets.rank_name(job, 2, 0),
+        sockets.rank_name(job, 2, 1),
+    ]
     with Stranger(squat(names, suffixes, listen)):
         assert share(at_once([lambda r=r: join(r, 2, job, delay=0.1 * r) for r in range(2)]))
 

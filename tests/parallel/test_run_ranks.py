@@ -195,7 +195,7 @@ def test_functions_of_a_script_work(tmp_path: Path) -> None:
     done: Any = subprocess.run(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
-        universal_newlines=True,
+        text=True,
         timeout=30,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
