@@ -44,7 +44,7 @@ ffibuilder.set_source(
     sources=sources(),
     include_dirs=["native/include", "native/src"],
     depends=[os.path.relpath(str(path), str(ROOT)) for path in HERE.glob("*/*.h")],
-    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread"],
+    extra_compile_args=["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"],
     extra_link_args=["-pthread"],
     py_limited_api=True,
 )

@@ -19,7 +19,8 @@ static void rank_run(rank_start *start) {
     rank_context *context = &start->context;
     CHECK_OK(npc_comm_open(context->fd, context->rank, context->size, 0, "world", &options, &context->comm, &error));
     start->body(context);
-    npc_comm_close(context->comm);
+    if (context->comm != NULL)
+        npc_comm_close(context->comm);
 }
 
 static void *rank_thread(void *argument) {
