@@ -18,11 +18,13 @@ class Environment:
     def __init__(self, path):
         self.path = path
         self.bin = path / "bin"
-        subprocess.run([sys.executable, "-m", "venv", str(path)], check=True, timeout=120)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True, timeout=120)
         (self.site,) = (path / "lib").glob("python*/site-packages")
 
     def pip(self, *arguments):
-        done = self.run([str(self.bin / "python"), "-m", "pip", "--disable-pip-version-check", *arguments], timeout=300)
+        # Our own pip, told to work on that environment: to put a pip into each would take most of the time.
+        command = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "--disable-pip-version-check"]
+        done = self.run([*command, *arguments], timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def python(self, code, cwd, **variables):
