@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple
 
 from npucoll.cli.output import Console, Stream
 from npucoll.cli.spawn import Spawner, find_program
@@ -19,6 +19,7 @@ SUMMARY = "start a script as several ranks on this machine"
 _USAGE = "npucoll run -n N [--timeout S] [--output-dir D] script.py [arguments ...]"
 _WITH_VALUE = ("-n", "--ranks", "--hosts", "--timeout", "--output-dir")
 _FLAGS = ("-h", "--help")
+_TABLE, _STATUS = "rank_table.json", "status.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     logs = _open_logs(arguments.output_dir, size)
     _open_standard_streams()
     job = os.urandom(16).hex()
-    files = _JobFiles(job, size)
+    files = _JobFiles(job)
     watchdog = Watchdog(job, files.remove)
     try:
+        files.create(size)
         console, spawner = Console(), Spawner()
         with Supervisor(job, console, watchdog, files.status) as supervisor:
             for rank in range(size):
@@ -100,12 +102,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _JobFiles:
-    """The files of one job, in a directory of their own that only this user can read."""
+    """The files of one job, in a directory of their own that only this user can read.
 
-    def __init__(self, job: str, size: int) -> None:
-        self._directory = _private_directory(job)
-        self.table = os.path.join(self._directory, "rank_table.json")
-        self.status = os.path.join(self._directory, "status.json")
+    Their names follow from the job's, so that the watchdog, which starts before they exist, can remove them too.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._places = [os.path.join(place, f"npucoll-{job}") for place in _temporary_places()]
+        self.table = ""
+        self.status = ""
+
+    def create(self, size: int) -> None:
+        directory = self._make_directory()
+        self.table = os.path.join(directory, _TABLE)
+        self.status = os.path.join(directory, _STATUS)
         devices = [{"device_id": str(r), "device_ip": "127.0.0.1", "rank_id": str(r)} for r in range(size)]
         server = {"server_id": "127.0.0.1", "device": devices}
         table = {"status": "completed", "version": "1.0", "server_count": "1", "server_list": [server]}
@@ -114,9 +124,30 @@ class _JobFiles:
                 json.dump(content, file)
 
     def remove(self) -> None:
-        for path in (self.table, self.status, self.status + ".new"):
-            _ignore_missing(os.unlink, path)
-        _ignore_missing(os.rmdir, self._directory)
+        for directory in self._places:
+            for name in (_TABLE, _STATUS, _STATUS + ".new"):
+                _ignore_errors(os.unlink, os.path.join(directory, name))
+            _ignore_errors(os.rmdir, directory)
+
+    def _make_directory(self) -> str:
+        for directory in self._places:
+            try:
+                os.mkdir(directory, 0o700)
+                return directory
+            except OSError:
+                continue
+        raise ConfigError("there is no directory for the job's files: set TMPDIR to one that can be written")
+
+
+def _temporary_places() -> List[str]:
+    return [place for place in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm") if place]
+
+
+def _ignore_errors(action: Callable[[str], None], path: str) -> None:
+    try:
+        action(path)
+    except OSError:
+        pass
 
 
 def _open_standard_streams() -> None:
@@ -126,25 +157,6 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-
-
-def _private_directory(job: str) -> str:
-    for place in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm"):
-        if place:
-            path = os.path.join(place, f"npucoll-{job}")
-            try:
-                os.mkdir(path, 0o700)
-                return path
-            except OSError:
-                continue
-    raise ConfigError("there is no directory for the job's files: set TMPDIR to one that can be written")
-
-
-def _ignore_missing(action: object, path: str) -> None:
-    try:
-        action(path)  # type: ignore[operator]
-    except OSError:
-        pass
 
 
 def _environment(rank: int, size: int, job: str, files: _JobFiles, timeout: Optional[str]) -> Dict[str, str]:
