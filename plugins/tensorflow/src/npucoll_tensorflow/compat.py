@@ -44,7 +44,8 @@ def root_graph(graph: Any) -> Any:
 
 
 def _is_eager_outside() -> bool:
-    return bool(v1.executing_eagerly_outside_functions())
+    with tf.init_scope():
+        return bool(tf.executing_eagerly())
 
 
 def run_independently(operation: Any) -> None:

@@ -1,0 +1,69 @@
+"""Ranks that stay for all tests of this directory, since importing TensorFlow takes longer than most of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+
+import pytest
+
+# Without TensorFlow there is nothing to test here.
+collect_ignore_glob = []
+if importlib.util.find_spec("tensorflow") is None:
+    collect_ignore_glob.append("test_*.py")
+else:
+    with warnings.catch_warnings():
+        # What TensorFlow warns about while it is imported is its own.
+        warnings.simplefilter("ignore")
+        import tensorflow  # noqa: F401
+
+# Several ranks share few cores; one thread between operators is where collectives in different orders deadlock.
+ONE_THREAD = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
+DEFAULT_THREADS = dict(ONE_THREAD, TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None, OMP_NUM_THREADS=None)
+
+
+class Ranks:
+    """Calls a function on n ranks; the processes are kept until another kind of them is asked for."""
+
+    def __init__(self):
+        self._pool, self._kind = None, None
+
+    def __call__(self, n, function, *args, timeout=120, threads="one"):
+        kind = (n, threads)
+        if kind != self._kind:
+            self.close()
+            from npucoll.testing import RankPool
+
+            self._pool = RankPool(n, env=ONE_THREAD if threads == "one" else DEFAULT_THREADS)
+            self._kind = kind
+        return self._pool.run(function, *args, timeout=timeout)
+
+    def close(self):
+        if self._pool is not None:
+            self._pool.close()
+        self._pool, self._kind = None, None
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    pools = Ranks()
+    yield pools
+    pools.close()
+
+
+@pytest.fixture(scope="session")
+def steps():
+    """How many steps of a test that looks for rare orders: 100, or what NPUCOLL_SOAK_STEPS says."""
+    return int(os.environ.get("NPUCOLL_SOAK_STEPS", "100"))
+
+
+def pytest_collection_modifyitems(items):
+    """Run the tests of one kind of ranks together, so that each set of processes starts once."""
+    items.sort(key=lambda item: ("4 ranks" in item.name, "default threads" in item.name))
