@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Type
 
 from npucoll import errors
 from npucoll._engine import ffi, lib
+from npucoll.bootstrap import status as process_status
 
 __all__ = ["check", "create_area", "ffi", "lib", "native_api", "new_error", "open_comm"]
 
@@ -57,6 +58,8 @@ def check(status: int, error: Any, doing: str = "") -> None:
         raise _raised.pop() if _raised else KeyboardInterrupt()
     text = ffi.string(error.text).decode("utf-8", "replace") if error is not None else ""
     text = text or ffi.string(lib.npc_status_text(status)).decode()
+    if status == lib.NPC_ERR_PEER_LOST:
+        text = process_status.explain(text)
     raise _EXCEPTIONS.get(status, errors.NpucollError)(f"{doing}: {text}" if doing else text)
 
 

@@ -150,7 +150,8 @@ class Supervisor:
                 ended.append(rank)
         if not ended:
             return
-        status.write(self._status_file, {rank.rank: rank.code for rank in self._ranks if rank.code is not None})
+        codes = {rank.rank: status.Ended(rank.pid, rank.code) for rank in self._ranks if rank.code is not None}
+        status.write(self._status_file, codes)
         failed = [rank for rank in ended if rank.code]
         if failed and not self._signalled:
             first = not self._failed

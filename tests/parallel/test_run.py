@@ -279,9 +279,23 @@ def test_survivors_can_learn_how_a_rank_ended(script: Any) -> None:
     assert lines_of(outcome, 2) == ["exited with code 5 | was killed by signal 15 (SIGTERM) | None"]
 
 
+def test_what_the_engine_says_is_completed_by_what_the_launcher_saw(tmp_path: Path) -> None:
+    path = tmp_path / "status"
+    env = {status.VARIABLE: str(path)}
+    status.write(str(path), {0: status.Ended(100, 0), 3: status.Ended(103, -11), 2: status.Ended(102, 4)})
+    told = status.explain("before: rank 1 (pid 103) is gone; after", env=env)
+    assert told == "before: rank 1 (pid 103) was killed by signal 11 (SIGSEGV); after"
+    unknown = "rank 1 (pid 999) is gone; after"
+    assert status.explain(unknown, env=env, wait=0) == unknown
+    status.write(str(path), {0: status.Ended(100, 0), 2: status.Ended(102, 4)})
+    assert status.explain(unknown, env=env) == "rank 1 (pid 999) exited with code 4; after"
+    assert status.explain("rank 1 failed: boom", env=env) == "rank 1 failed: boom"
+    assert status.explain(unknown, env={}) == unknown
+
+
 def test_status_without_a_launcher_knows_nothing(tmp_path: Path) -> None:
     assert status.describe(0, env={}) is None
-    assert status.describe(0, env={"NPUCOLL_STATUS_FILE": str(tmp_path / "gone")}) is None
+    assert status.describe(0, env={status.VARIABLE: str(tmp_path / "gone")}) is None
     assert status.in_words(-64) == "was killed by signal 64 (SIGRTMAX)"
     assert status.in_words(-50) == "was killed by signal 50"
 
