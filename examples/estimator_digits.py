@@ -32,7 +32,7 @@ Digits = Tuple[np.ndarray, np.ndarray]
 
 
 def load_data() -> Tuple[Digits, Digits]:
-    """Return 1437 images of 8 x 8 pixels, as 64 numbers from 0 to 1 each, and their digits; and 360 more to test with."""
+    """Return 1437 images of 8 x 8 pixels, as 64 numbers from 0 to 1 each, and their digits; then 360 to test with."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)

@@ -117,7 +117,10 @@ def supervisor(directory):
     with tf.Graph().as_default() as graph:
         train = model(tf, npu, comm)
         bcast_op = npu.broadcast_global_variables(0, comm.rank)
-        supervisor = tf.train.Supervisor(logdir=os.path.join(directory, str(comm.rank)), save_model_secs=0)
+        # Without the threads that write: where eager execution is on, TensorFlow 2 runs them in it.
+        supervisor = tf.train.Supervisor(
+            logdir=os.path.join(directory, str(comm.rank)), save_model_secs=0, save_summaries_secs=0
+        )
         assert graph.finalized
         # The same operation, since the graph takes no other.
         assert npu.broadcast_global_variables(0, comm.rank) is bcast_op

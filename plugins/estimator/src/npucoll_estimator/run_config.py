@@ -127,8 +127,8 @@ def refuse_strategies(settings: Dict[str, Any]) -> None:
     for name in ("distribute", *STRATEGIES):
         if settings.get(name) is not None:
             raise ValueError(
-                f"{name}={settings[name]!r}: npucoll replaces tf.distribute strategies; remove it, start the script once "
-                "a rank (npucoll run -n 4 train.py), and wrap the optimizer with npu_distributed_optimizer_wrapper"
+                f"{name}={settings[name]!r}: npucoll replaces tf.distribute strategies; remove it, start the script "
+                "once a rank (npucoll run -n 4 train.py), and wrap the optimizer with npu_distributed_optimizer_wrapper"
             )
 
 
