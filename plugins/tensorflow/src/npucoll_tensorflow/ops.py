@@ -32,6 +32,7 @@ __all__ = [
     "grouped_broadcast",
     "reduce",
     "reduce_scatter",
+    "run_gather",
 ]
 
 
@@ -123,13 +124,7 @@ def allgather(tensor: Any, *, name: Optional[str] = None, group: Optional[Commun
 
 
 def gather_rows(
-    tensor: Any,
-    *,
-    name: Optional[str] = None,
-    group: Optional[Communicator] = None,
-    order: str = "",
-    plan: str = "collectives",
-    detail: int = 0,
+    tensor: Any, *, name: Optional[str] = None, group: Optional[Communicator] = None, plan: str = "collectives"
 ) -> Tuple[Any, Any, Any]:
     """Do :func:`allgather`; returns the result, the rows of each rank (int64, one a rank), and this rank (int32)."""
     value = tf.convert_to_tensor(tensor)
@@ -139,13 +134,12 @@ def gather_rows(
     node = Node("allgather", name=name, group=group)
     # Rows may differ between ranks, and with them what a graph knows of dimension 0.
     rest = "?" if value.shape.ndims is None else describe_shape(value.shape[1:])
-    result, rows, rank = node.run(
-        {"input": value},
-        order=order or node.order(value.dtype.name, rest),
-        title=_title("allgather", [value]),
-        plan=plan,
-        detail=detail,
-    )
+    return run_gather(node, value, order=node.order(value.dtype.name, rest), title=_title("allgather", [value]), plan=plan)
+
+
+def run_gather(node: Node, value: Any, **place: Any) -> Tuple[Any, Any, Any]:
+    """Run an allgather, described and placed as ``Node.run`` wants it, and say what is known of its shapes."""
+    result, rows, rank = node.run({"input": value}, **place)
     if not tf.executing_eagerly():
         if value.shape.ndims is not None:
             result.set_shape([None] + value.shape.as_list()[1:])

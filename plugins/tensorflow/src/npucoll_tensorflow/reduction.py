@@ -17,7 +17,7 @@ import tensorflow as tf
 from npucoll_tensorflow import library
 from npucoll_tensorflow.compat import unconverted, v1
 from npucoll_tensorflow.node import Node
-from npucoll_tensorflow.ops import _check_dtype, _check_reduction, by_dtype, gather_rows, keep_shapes
+from npucoll_tensorflow.ops import _check_dtype, _check_reduction, by_dtype, keep_shapes, run_gather
 from npucoll_tensorflow.plan import describe_shapes, hash64
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class _Plan:
         self._group = group
         self._results: List[Any] = [None] * len(entries)
         kinds = [_kind(entry) for entry in entries]
+        self._title = _describe(entries)
         self._detail = hash64("gradients", op, *kinds)
         self._first: Optional[Any] = None
         order = f"{len(entries):06d}"
@@ -106,7 +107,7 @@ class _Plan:
             results = node.run(
                 {"inputs": inputs},
                 order=f"{order}/{node.order('', '')}",
-                title=self._title(f"{len(places)} of {dtype} {describe_shapes(inputs)}"),
+                title=self._title,
                 plan="gradients",
                 detail=self._detail,
             )
@@ -129,16 +130,24 @@ class _Plan:
         self._results[place] = tf.IndexedSlices(values, all_indices, slices.dense_shape)
 
     def _gather(self, tensor: Any, order: str, name: Optional[str]) -> Tuple[Any, Any, Any]:
-        return gather_rows(tensor, name=name, group=self._group, order=order, plan="gradients", detail=self._detail)
+        node = Node("allgather", name=name, group=self._group)
+        return run_gather(node, tensor, order=order, title=self._title, plan="gradients", detail=self._detail)
 
     def _done(self, result: Any) -> None:
         if self._first is None:
             self._first = result
 
-    def _title(self, what: str) -> str:
-        none = sum(entry is None for entry in self._entries)
-        missing = f", {none} None" if none else ""
-        return f"{self._op} of {len(self._entries)} gradients ({what}{missing})"
+
+def _describe(entries: Sequence[Any]) -> str:
+    """Return a plan in words, for messages that show little more than 90 characters: what is unusual comes first."""
+    none = [str(i) for i, entry in enumerate(entries) if entry is None]
+    sparse = sum(isinstance(entry, tf.IndexedSlices) for entry in entries)
+    dtypes = {entry.dtype.base_dtype.name for entry in entries if entry is not None}
+    notes = [f"None at {' '.join(none)}"] if none else []
+    notes += [f"{sparse} sparse"] if sparse else []
+    notes.append("/".join(sorted(dtypes)))
+    shapes = [_parts(entry)[0] for entry in entries if entry is not None]
+    return f"{len(entries)} gradients ({'; '.join(notes)}) {describe_shapes(shapes)}"
 
 
 def _kind(entry: Any) -> str:
