@@ -29,7 +29,7 @@ __all__ = ["ABSENT", "BROKEN", "DISABLED", "FAILED", "LOADED", "HookManager", "P
 GROUP = "npucoll"
 # The modes that extras of this distribution install.
 OFFICIAL = ("keras", "tf1", "estimator")
-BUILTINS = ("npucoll.hooks.builtin",)
+BUILTINS = ("npucoll.engines.builtin", "npucoll.bootstrap.builtin")
 
 LOADED = "loaded"
 DISABLED = "switched off"

@@ -55,7 +55,7 @@ def make(seed, rank, shape, dtype):
 
 def lay_out(array, layout):
     """Return equal values in another memory layout."""
-    if layout == "transposed":
+    if layout == "transposed" and array.ndim:
         return np.asfortranarray(array)
     if layout == "strided" and array.ndim:
         wide = np.zeros(array.shape[:-1] + (array.shape[-1] * 2,), array.dtype)
