@@ -63,7 +63,7 @@ def test_npucoll_engines():
         return [EngineProvider("late", "x", lambda world: None, order=99), EngineProvider("early", "x", len, order=1)]
 
     engines = manage(Point("mine", plugin(npucoll_engines=offer))).engines()
-    assert list(engines) == ["early", "native", "late", "single"]
+    assert list(engines) == ["early", "native", "single", "late"]
     assert engines["late"].unavailable() is None
 
 
