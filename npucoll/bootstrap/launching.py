@@ -11,8 +11,9 @@ __all__ = ["launcher_process"]
 def launcher_process(variable: str, pid: Optional[int] = None) -> str:
     """Return a name, ``"<pid>.<start time>"``, of the nearest ancestor whose environment lacks ``variable``.
 
-    All ranks of one job on one host have that ancestor in common, however many shells lie between. Where /proc does
-    not tell (another user's process counts as one without the variable), the nearest that is known.
+    All ranks of one job on one host have that ancestor in common, however many shells lie between. Another user's
+    process counts as one without the variable. ``"unknown"`` where there is none: a rank in a container of its own sees
+    no ancestors, and has to find the others all the same.
     """
     needle = variable.encode() + b"="
     current = os.getppid() if pid is None else pid
@@ -24,11 +25,8 @@ def launcher_process(variable: str, pid: Optional[int] = None) -> str:
             break
         if not any(entry.startswith(needle) for entry in entries):
             break
-        parent = _stat(current, 1)
-        if parent is None:
-            break
-        current = int(parent)
-    return f"{current}.{_stat(current, 19) or 0}"
+        current = int(_stat(current, 1) or 0)
+    return f"{current}.{_stat(current, 19) or 0}" if current > 1 else "unknown"
 
 
 def _stat(pid: int, field: int) -> Optional[str]:

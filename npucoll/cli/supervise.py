@@ -5,6 +5,7 @@
    Its code is the job's, unless it only reports that another was lost and that other one fails within those 3 s.
 3. SIGINT, SIGTERM or SIGHUP for the launcher goes on to all ranks, with the same end; a second SIGINT kills at once.
 4. What a rank has left running in its process group is ended with the job.
+5. When the terminal stops the launcher (Ctrl-Z), the ranks stop with it, and go on with it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Supervisor:
             # A job that was started to survive a hang-up (nohup) goes on ignoring it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._on_signal)
+        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._on_stop)
         self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
 
@@ -195,6 +198,14 @@ class Supervisor:
         for rank in self._running.values():
             kill_group(rank.pid, number)
         self._schedule()
+
+    def _on_stop(self, number: int, _: Any) -> None:
+        # The ranks are in sessions of their own, where only SIGSTOP stops them.
+        for rank in self._running.values():
+            kill_group(rank.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for rank in self._running.values():
+            kill_group(rank.pid, signal.SIGCONT)
 
     def _on_output_closed(self) -> None:
         # As for a program that prints itself: who reads has gone, so the job ends. What is still printed is lost.

@@ -342,6 +342,21 @@ def test_a_second_interrupt_kills_at_once() -> None:
     assert process.returncode == 130
 
 
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_stopping_the_launcher_stops_the_ranks() -> None:
+    with launched("-n", "1", "bash", "-c", "echo $$; exec sleep 100") as process:
+        rank = int(process.stdout.readline().split()[1])
+        for number, stopped in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
+            process.send_signal(number)
+            deadline = time.monotonic() + 5
+            while (state(rank) == "T") is not stopped or (state(process.pid) == "T") is not stopped:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+
 @pytest.mark.parametrize("what", ["sleep 100", "setsid sleep 100", STUBBORN])
 def test_nothing_lives_on_when_the_launcher_is_killed(mark: str, what: str) -> None:
     """The ranks, what they started, and what left their group; and the job's files. Checked by ``mark`` too."""
