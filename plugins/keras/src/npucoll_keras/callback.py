@@ -58,9 +58,10 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
         if not compat.executing_eagerly():
             self._broadcast_in_session(model)
             return
-        optimizer = getattr(model, "optimizer", None)
-        if optimizer is not None:
-            variables.build_optimizer(optimizer, model.trainable_weights)
+        optimizers = variables.optimizers_of(model)
+        # Where there are several, a custom step decides which weights are whose; Keras's own uses the compiled one for all.
+        if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
+            variables.build_optimizer(optimizers[0], model.trainable_weights)
         variables.broadcast_variables(variables.model_variables(model), self._root)
 
     def _broadcast_in_session(self, model: Any) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from npucoll_keras import compat
 from npucoll_keras.compat import Generation
 
-__all__ = ["broadcast_variables", "build_optimizer", "model_variables", "optimizers_of"]
+__all__ = ["broadcast_variables", "build_optimizer", "is_built", "model_variables", "optimizers_of"]
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
@@ -63,7 +63,8 @@ def build_optimizer(optimizer: Any, trainable: List[Any]) -> None:
 
 def is_built(optimizer: Any) -> bool:
     """Return whether ``optimizer`` has made its variables, as far as it says so."""
-    return bool(getattr(optimizer, "built", False) or getattr(optimizer, "_built", False))
+    optimizer = compat.innermost(optimizer)
+    return any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created"))
 
 
 def _plain(variable: Any) -> Any:
