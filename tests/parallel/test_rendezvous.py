@@ -91,7 +91,7 @@ def test_all_ranks_share_one_memory_within_milliseconds(job: str) -> None:
         writer[:5] = b"hello"
         assert reader[:5] == b"hello"
     assert share(meetings)
-    assert max(took) < 0.25  # a few milliseconds, on a machine that does other things too
+    assert max(took) < 0.5  # a few milliseconds, on a machine that does other things too
 
 
 def test_ranks_may_start_one_after_the_other(job: str) -> None:

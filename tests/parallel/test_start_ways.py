@@ -219,7 +219,7 @@ def test_an_interrupt_inside_a_collective_is_quick(clean: None, tmp_path: Path) 
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=10)
-        assert time.monotonic() - began < 1.0  # half a second, and the end of two interpreters
+        assert time.monotonic() - began < 1.5  # half a second, and the end of two interpreters
     finally:
         process.kill()
         process.communicate()
