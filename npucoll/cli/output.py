@@ -110,6 +110,10 @@ class Stream:
         self._print(len(self._pending))
         self._console.close_line(self)
 
+    def has_said(self, word: bytes) -> bool:
+        """Return whether ``word`` occurs in the last few pages of what was printed."""
+        return word in self._tail
+
     def last_words(self, lines: int) -> List[str]:
         """Return the last lines that were printed, without blank ones at the end."""
         text = self._tail.decode("utf-8", "replace").replace("\r\n", "\n")

@@ -42,8 +42,8 @@ class Rank:
         self.code: Optional[int] = None
 
     def is_victim(self) -> bool:
-        """Return whether its last words only say that another rank was lost."""
-        return any("PeerLost" in line for line in self.stderr.last_words(_LAST_WORDS))
+        """Return whether it says that it failed because another rank was lost."""
+        return self.stderr.has_said(b"PeerLost")
 
     def last_words(self) -> List[str]:
         words = self.stderr.last_words(_LAST_WORDS) or self.stdout.last_words(_LAST_WORDS)
