@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import npucoll  # TensorFlow reads the variable above when it is imported
 
@@ -81,14 +81,15 @@ class Weights(tf.train.SessionRunHook):
 
     def __init__(self) -> None:
         self.last: Dict[str, np.ndarray] = {}
+        self._step = 0
 
     def before_run(self, run_context: Any) -> Any:
-        return tf.train.SessionRunArgs([tf.train.get_global_step(), tf.get_collection(tf.GraphKeys.LOSSES)[-1]])
+        return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        step, loss = run_values.results
-        if npu.get_rank_id() == 0 and step % 50 == 0 and step:
-            print(f"step {step:3d}  loss {loss:.4f}", flush=True)
+        self._step += 1
+        if npu.get_rank_id() == 0 and self._step % 50 == 0:
+            print(f"step {self._step:3d}  loss {run_values.results:.4f}", flush=True)
 
     def end(self, session: Any) -> None:
         self.last = {variable.name: session.run(variable) for variable in tf.global_variables()}

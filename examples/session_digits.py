@@ -16,7 +16,7 @@ from typing import Any, Tuple
 
 import numpy as np
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import npucoll  # TensorFlow reads the variable above when it is imported
 

@@ -25,7 +25,7 @@ def start():
 def data():
     random = np.random.RandomState(5)
     x = random.normal(size=(STEPS * ROWS, FEATURES)).astype(np.float32)
-    return x, x.sum(axis=1, keepdims=True) ** 2
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
 
 
 def input_fn_of(tf, rank, size, repeat=1):
@@ -120,7 +120,7 @@ def train_like_one_process(directory, optimizer):
     )
     assert sorted(wanted) == sorted(last)
     for name in wanted:
-        np.testing.assert_allclose(last[name], wanted[name], rtol=1e-5, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(last[name], wanted[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def life_with_one_directory(directory):

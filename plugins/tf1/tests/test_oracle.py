@@ -17,7 +17,7 @@ def make_data():
 def make_optimizer(tf, name):
     return {
         "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
-        "momentum": lambda: tf.train.MomentumOptimizer(0.05, 0.9),
+        "momentum": lambda: tf.train.MomentumOptimizer(0.02, 0.9),
         "adam": lambda: tf.train.AdamOptimizer(0.01),
     }[name]()
 
@@ -91,7 +91,7 @@ def train_like_one_process(optimizer, cases):
         assert comm.rank == 0 or (before["model/seen:0"] != start["model/seen:0"]).all(), where
         assert sorted(found) == sorted(wanted), where
         for name in wanted:
-            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-7, err_msg=f"{where} {name}")
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6, err_msg=f"{where} {name}")
         assert found["global_step:0"] == STEPS, where
         assert np.abs(found["model/w1:0"] - start["model/w1:0"]).max() > 1e-3, where
         comm.assert_in_sync(start)

@@ -82,7 +82,7 @@ def broadcast_global_variables(root_rank: int, index: Optional[int] = None) -> A
 def _build(graph: Any, variables: List[Any], root: int) -> Any:
     update = npucoll_tensorflow.broadcast_variables(variables, root)
     with tf.device("/device:CPU:0"):
-        check = tf.py_func(_late_variables(graph, variables), [], [], name="late_variables")
+        check = tf.numpy_function(_late_variables(graph, variables), [], [], name="late_variables")
     return tf.group(update, check, name="broadcast_global_variables")
 
 
