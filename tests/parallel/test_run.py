@@ -367,6 +367,21 @@ def test_nothing_lives_on_when_the_launcher_is_killed(mark: str, what: str) -> N
         assert processes(mark, wait=2.0) == []
 
 
+def test_ranks_die_with_the_launcher_even_without_the_watchdog(mark: str) -> None:
+    with launched("-n", "2", "bash", "-c", "echo $$; exec sleep 100") as process:
+        ranks = {process.stdout.readline().split()[1] for _ in range(2)}
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (watchdog,) = set(children) - ranks
+        os.kill(int(watchdog), signal.SIGKILL)
+        process.kill()
+        process.wait()
+        assert processes(mark, wait=2.0) == []
+    for place in Path(os.environ["TMPDIR"]).iterdir():
+        # Only the watchdog could have removed them.
+        for path in [*place.iterdir(), place]:
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
 def test_killed_at_any_moment_the_launcher_leaves_nothing(mark: str) -> None:
     for milliseconds in range(20, 200, 15):
         with launched("-n", "2", "sleep", "100") as process:
