@@ -87,6 +87,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
+    """Start the ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--ranks", type=int, default=2, help="number of processes (default 2)")

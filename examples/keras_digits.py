@@ -4,8 +4,8 @@ Run it on two processes, with TensorFlow 1.15, 2.15 or a current one::
 
     npucoll run -n 2 examples/keras_digits.py
 
-Every rank trains on its own digits (``dataset.shard``), the wrapped optimizer averages the gradients, and the callback gives
-all ranks the first one's weights to begin with. Alone (``python examples/keras_digits.py``) it runs as well.
+Every rank trains on its own digits (``dataset.shard``), the wrapped optimizer averages the gradients, and the callback
+gives all ranks the first one's weights to begin with. Alone (``python examples/keras_digits.py``) it runs as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import npucoll  # noqa: E402  # TensorFlow reads the variable above when it is imported
+import npucoll  # TensorFlow reads the variable above when it is imported
 
 npu = npucoll.enable("keras")
 
@@ -28,7 +28,7 @@ BATCH, EPOCHS = 64, 15
 
 
 def load_data() -> Tuple[Tuple[np.ndarray, np.ndarray], Tuple[np.ndarray, np.ndarray]]:
-    """Return 1437 images of 8 x 8 pixels, each as 64 numbers from 0 to 1, with their digits; and 360 more to test with."""
+    """Return 1437 images of 8 x 8 pixels, each as 64 numbers from 0 to 1, with their digits; and 360 more for tests."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
@@ -45,6 +45,7 @@ def make_model() -> tf.keras.Model:
 
 
 def main() -> None:
+    """Train, and say how well and whether the ranks agree."""
     rank, size = npu.get_rank_id(), npu.get_rank_size()
     train, test = load_data()
 

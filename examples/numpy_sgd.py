@@ -4,8 +4,8 @@ Run it on two processes::
 
     npucoll run -n 2 examples/numpy_sgd.py
 
-Every rank takes its own rows of each batch, computes the gradient of a softmax regression there, and averages it with the
-other ranks' (``allreduce``). All ranks then make the same step, so they stay equal; and the mean over ranks of the
+Every rank takes its own rows of each batch, computes the gradient of a softmax regression there, and averages it with
+the other ranks' (``allreduce``). All ranks then make the same step, so they stay equal; and the mean over ranks of the
 means over rows is the mean over the whole batch, so the result is what one process would have computed.
 """
 
@@ -20,7 +20,7 @@ import npucoll
 FEATURES, CLASSES, ROWS, BATCH, STEPS, RATE = 64, 10, 8192, 256, 200, 0.5
 
 
-def make_data() -> "tuple[np.ndarray, np.ndarray]":
+def make_data() -> tuple[np.ndarray, np.ndarray]:
     """Return rows around ten random centres, with the number of the centre: the same on every rank."""
     random = np.random.RandomState(7)
     centres = random.normal(size=(CLASSES, FEATURES))
@@ -38,6 +38,7 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    """Train, and say how well and whether the ranks agree."""
     comm = npucoll.init()
     x, y = make_data()
     train, test = slice(0, ROWS // 2), slice(ROWS // 2, ROWS)

@@ -22,16 +22,17 @@ def declarations() -> str:
     text = (HERE / "include" / "npucoll.h").read_text(encoding="utf-8")
     constants = re.findall(r"^#define (NPC_[A-Z_]+) (\d+)u?$", text, flags=re.MULTILINE)
     for name, value in constants:
-        text = re.sub(r"\[%s\]" % name, "[%s]" % value, text)
+        text = text.replace(f"[{name}]", f"[{value}]")
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
-    return text + '\nextern "Python" int npucoll_poll(void);\n' + (
-        'extern "Python" void *npucoll_alloc(void *user, int dtype, int ndim, const int64_t *shape, '
-        "const int64_t *counts);\n"
-    )
+    callbacks = [
+        "int npucoll_poll(void);",
+        "void *npucoll_alloc(void *user, int dtype, int ndim, const int64_t *shape, const int64_t *counts);",
+    ]
+    return "\n".join([text, *(f'extern "Python" {callback}' for callback in callbacks)])
 
 
-def sources() -> "list[str]":
+def sources() -> list[str]:
     """Return the engine's C files, relative to the repository root."""
     return sorted(os.path.relpath(str(path), str(ROOT)) for path in (HERE / "src").glob("*.c"))
 

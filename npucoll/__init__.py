@@ -12,18 +12,6 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
     from npucoll._ffi import native_api
     from npucoll.communicators import Communicator
-    from npucoll.lifecycle import (
-        communicator,
-        enable,
-        init,
-        local_rank,
-        local_size,
-        node_count,
-        node_rank,
-        rank,
-        shutdown,
-        size,
-    )
     from npucoll.engines.base import Engine, Work
     from npucoll.errors import (
         CollectiveTimeout,
@@ -36,6 +24,18 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from npucoll.hooks import hookimpl, hookspec
+    from npucoll.lifecycle import (
+        communicator,
+        enable,
+        init,
+        local_rank,
+        local_size,
+        node_count,
+        node_rank,
+        rank,
+        shutdown,
+        size,
+    )
     from npucoll.types import ReduceOp
 
 __version__ = "0.1.0"

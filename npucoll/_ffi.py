@@ -70,9 +70,7 @@ def create_area(size: int) -> int:
     return int(fd[0])
 
 
-def open_comm(
-    fd: int, rank: int, size: int, *, ident: int, name: str, timeout: float, ranks_on_host: int = 0
-) -> Any:
+def open_comm(fd: int, rank: int, size: int, *, ident: int, name: str, timeout: float, ranks_on_host: int = 0) -> Any:
     """Open the communicator of the area ``fd`` as ``rank``; returns ``npc_comm *``. The caller keeps ``fd``."""
     options = ffi.new(
         "npc_options *",

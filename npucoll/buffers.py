@@ -46,7 +46,9 @@ def as_in_place(x: Any) -> np.ndarray:
     return array
 
 
-def output_for(out: Any, shape: Sequence[int], dtype: np.dtype, what: str = "out") -> Tuple[np.ndarray, Optional[np.ndarray]]:
+def output_for(
+    out: Any, shape: Sequence[int], dtype: np.dtype, what: str = "out"
+) -> Tuple[np.ndarray, Optional[np.ndarray]]:
     """Return ``(buffer, target)``: where the engine writes, and the caller's array to copy it to afterwards, if any.
 
     ``out`` is None (a new array) or a writable array of exactly this shape and dtype, in any layout.
@@ -85,8 +87,9 @@ def check_overlap(x: Any, out: Any) -> None:
         return
     if not np.may_share_memory(x, out) or _same_view(x, out):
         return
+    effort: Any = 10000  # NumPy's types know the named efforts only.
     try:
-        overlaps = np.shares_memory(x, out, max_work=10000)
+        overlaps = np.shares_memory(x, out, max_work=effort)
     except Exception as error:  # NumPy's TooHardError moved between versions; too hard to tell is an overlap here.
         if "TooHard" not in type(error).__name__:
             raise

@@ -127,7 +127,14 @@ def gather(x: Any, root: int, rank: int, size: int, out: Any, name: Optional[str
 
 
 def reduce_scatter(
-    x: Any, op: str, size: int, out: Any, prescale: float, postscale: float, name: Optional[str], timeout: Optional[float]
+    x: Any,
+    op: str,
+    size: int,
+    out: Any,
+    prescale: float,
+    postscale: float,
+    name: Optional[str],
+    timeout: Optional[float],
 ) -> Call:
     """Describe a reduce_scatter: this rank's block, along dimension 0, of the reduction."""
     array = _divisible("reduce_scatter", _input(x, out), size)
@@ -261,7 +268,9 @@ def _at_least_1d(array: np.ndarray) -> np.ndarray:
 
 def _few_dims(kind: str, array: np.ndarray) -> None:
     if array.ndim > _MAX_DIMS:
-        raise ConfigError(f"{kind} takes arrays of at most {_MAX_DIMS} dimensions, found {array.ndim}; reshape it first")
+        raise ConfigError(
+            f"{kind} takes arrays of at most {_MAX_DIMS} dimensions, found {array.ndim}; reshape it first"
+        )
 
 
 def _divisible(kind: str, array: np.ndarray, size: int) -> np.ndarray:

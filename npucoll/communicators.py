@@ -30,14 +30,15 @@ class Communicator:
     rank makes them in the same order, from one thread at a time; calls with a ``name`` match by it, in any order, from
     any thread. Arguments that all share:
 
-    - ``x``: a NumPy array, a scalar, or anything with the buffer protocol, ``__array__`` or DLPack on the host; any layout.
-      It may be reused when the call returns.
-    - ``out``: a writable array for the result; ``out is x`` works in place. Without it a new C-contiguous array is made.
+    - ``x``: a NumPy array, a scalar, or anything with the buffer protocol, ``__array__`` or DLPack on the host; any
+      layout. It may be reused when the call returns.
+    - ``out``: a writable array for the result; ``out is x`` works in place. Without it a new C-contiguous array is
+      made.
     - ``timeout``: seconds after which the collective fails on all ranks and the communicator ends.
 
     Errors: MismatchError on every rank where ranks disagree about kind, dtype, shape, op or root (the communicator goes
-    on); CollectiveTimeout and PeerLost (the communicator has ended, later calls repeat the cause); UnsupportedError for a
-    dtype that the op is not defined for; ConfigError for arguments that this rank alone can see to be wrong;
+    on); CollectiveTimeout and PeerLost (the communicator has ended, later calls repeat the cause); UnsupportedError for
+    a dtype that the op is not defined for; ConfigError for arguments that this rank alone can see to be wrong;
     NotInitialized after ``close`` or in a forked child.
     """
 
@@ -146,7 +147,7 @@ class Communicator:
         name: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> List[np.ndarray]:
-        """Do :meth:`allreduce` for a list of arrays as one fused operation for each dtype; returns the list of results."""
+        """Do :meth:`allreduce` for a list of arrays, one fused operation for each dtype; returns the results."""
         grouped = calls.grouped_allreduce(xs, op, out, prescale, postscale, name, timeout)
         return calls.ungroup({first: self._run(call) for first, call in grouped.items()}, grouped)
 
@@ -230,7 +231,7 @@ class Communicator:
         name: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> np.ndarray:
-        """Concatenate every rank's ``x`` along dimension 0, which may differ between ranks; a scalar counts as one row."""
+        """Concatenate every rank's ``x`` along dimension 0, which may differ between ranks; a scalar is one row."""
         return self._one(calls.allgather(x, out, name, timeout))
 
     def allgather_async(self, x: Any, **options: Any) -> Work:
@@ -283,7 +284,8 @@ class Communicator:
     ) -> np.ndarray:
         """Send rows of ``x`` to each rank and return what came, rank after rank.
 
-        ``splits`` holds ``size`` numbers of rows that add up to ``x.shape[0]``; without it, dimension 0 is shared evenly.
+        ``splits`` holds ``size`` numbers of rows that add up to ``x.shape[0]``; without it, dimension 0 is shared
+        evenly.
         """
         return self._one(calls.alltoall(x, splits, self._size, out, name, timeout))
 

@@ -26,8 +26,10 @@ def broadcast(comm: Communicator, obj: Any, root: int, name: Optional[str], time
     length = comm.broadcast(np.int64(data.size), root, name=_part(name, "length"), timeout=timeout)
     if comm.rank != root:
         data = np.empty(int(length), np.uint8)
-    data = comm.broadcast(data, root, out=None if comm.rank == root else data, name=_part(name, "bytes"), timeout=timeout)
-    return obj if comm.rank == root else pickle.loads(data)
+    data = comm.broadcast(
+        data, root, out=None if comm.rank == root else data, name=_part(name, "bytes"), timeout=timeout
+    )
+    return obj if comm.rank == root else pickle.loads(data.data)
 
 
 def allgather(comm: Communicator, obj: Any, name: Optional[str], timeout: Optional[float]) -> List[Any]:
@@ -36,7 +38,7 @@ def allgather(comm: Communicator, obj: Any, name: Optional[str], timeout: Option
     lengths = comm.allgather(np.int64(data.size), name=_part(name, "length"), timeout=timeout)
     everything = comm.allgather(data, name=_part(name, "bytes"), timeout=timeout)
     ends = np.cumsum(lengths)
-    return [pickle.loads(everything[end - length : end]) for length, end in zip(lengths, ends)]
+    return [pickle.loads(everything[end - length : end].data) for length, end in zip(lengths, ends)]
 
 
 def assert_in_sync(comm: Communicator, arrays: Union[Mapping[str, Any], Sequence[Any]]) -> None:
@@ -53,8 +55,8 @@ def assert_in_sync(comm: Communicator, arrays: Union[Mapping[str, Any], Sequence
         if different:
             named = ", ".join(different[:5]) + (" …" if len(different) > 5 else "")
             raise MismatchError(
-                f"ranks 0 and {rank} hold different values in {len(different)} of {len(first)} arrays: {named}. Were the "
-                "variables broadcast before the first step, and is every optimizer wrapped?"
+                f"ranks 0 and {rank} hold different values in {len(different)} of {len(first)} arrays: {named}. Were "
+                "the variables broadcast before the first step, and is every optimizer wrapped?"
             )
 
 
@@ -69,5 +71,5 @@ def _part(name: Optional[str], part: str) -> Optional[str]:
 def _digest(array: Any) -> str:
     contiguous = buffers.as_input(array)
     digest = hashlib.blake2b(f"{contiguous.dtype} {contiguous.shape}".encode(), digest_size=16)
-    digest.update(contiguous.reshape(-1).view(np.uint8))
+    digest.update(contiguous.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -45,7 +45,7 @@ _NAMES = {code: name for name, code in DTYPES.items()}
 
 
 def reduce_code(op: str) -> int:
-    """Return the engine's number of the reduction ``op``; an unknown name is a ConfigError that lists the known ones."""
+    """Return the engine's number of the reduction ``op``; an unknown name is a ConfigError that lists the known."""
     code = _REDUCE_CODES.get(op)
     if code is None:
         raise ConfigError(f"op={op!r} is no reduction; known are {', '.join(_REDUCE_CODES)}")

@@ -64,8 +64,9 @@ class Call:
     ``kind`` is "barrier", "allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather",
     "scatter", "send" or "recv". ``inputs`` are C-contiguous arrays of one dtype; several make a fused call (allreduce,
     broadcast, reduce). ``outputs`` are C-contiguous and writable; None where only the engine will know the size, once
-    the ranks have met (then the engine fills ``outputs`` through :meth:`allocate`), and [] where this rank gets nothing.
-    ``root`` is also the peer of send and recv. ``shape`` is the shape the user passed, for checks and messages.
+    the ranks have met (then the engine fills ``outputs`` through :meth:`allocate`), and [] where this rank gets
+    nothing. ``root`` is also the peer of send and recv. ``shape`` is the shape the user passed, for checks and
+    messages.
     """
 
     __slots__ = (
@@ -130,7 +131,7 @@ class Call:
         return array
 
     def finish(self) -> List[np.ndarray]:
-        """Return the results, after the engine has written the outputs, in the caller's own arrays where he gave some."""
+        """Return the results, once the engine has written the outputs, in the caller's arrays where there are some."""
         outputs = list(self.outputs or ())
         for index, target in self.targets:
             if target.size != outputs[index].size or target.dtype.name != outputs[index].dtype.name:
@@ -194,5 +195,5 @@ class Engine(abc.ABC):
         """End the communicator on all ranks, because of ``text``. Engines that cannot do that do nothing."""
 
     def native_handle(self) -> Optional[int]:
-        """Return the id with which ``npc_api.comm_acquire`` finds this communicator, or None without a native engine."""
+        """Return the id by which ``npc_api.comm_acquire`` finds this communicator, None without a native engine."""
         return None

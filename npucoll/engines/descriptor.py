@@ -115,7 +115,7 @@ class Descriptor:
 
 
 def _point(one: Any, arrays: Sequence[np.ndarray], dtype: int, kept: List[Any]) -> Any:
-    """Return ``npc_buf`` structures for the arrays: ``one`` where that is enough, else new ones, which go to ``kept``."""
+    """Return ``npc_buf`` structures for the arrays: ``one`` where that is enough, else new ones, put into ``kept``."""
     if len(arrays) > 1:
         one = ffi.new("npc_buf[]", len(arrays))
         kept.append(one)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeEngine", "communicator_id", "open_engine"]
 
+
 def communicator_id(name: str) -> int:
     """Return the id under which native code of plugins finds the communicator ``name``; 0 is the world."""
     return 0 if name == "world" else call_key(name)
@@ -38,9 +39,7 @@ class NativeWork(Work):
 
     def wait(self, timeout: Optional[float] = None) -> Any:
         if not self._finish(-1 if timeout is None else max(0, int(timeout * 1000))):
-            raise TimeoutError(
-                f"{self._what} is not complete after {timeout} s; it goes on, wait for it again"
-            )
+            raise TimeoutError(f"{self._what} is not complete after {timeout} s; it goes on, wait for it again")
         if self._failure is not None:
             raise self._failure
         return self._outcome

@@ -74,7 +74,9 @@ class SingleEngine(Engine):
         if kind == "b" and call.op in ("sum", "mean"):
             raise UnsupportedError(f"{call.op} is not defined for bool; use max (any), min (all), or cast")
         if kind == "c" and call.op in ("min", "max"):
-            raise UnsupportedError(f"{call.op} is not defined for {call.inputs[0].dtype}: complex numbers have no order")
+            raise UnsupportedError(
+                f"{call.op} is not defined for {call.inputs[0].dtype}: complex numbers have no order"
+            )
         if kind in "biu" and (call.prescale != 1.0 or call.postscale != 1.0):
             raise UnsupportedError(f"scaling is not defined for {call.inputs[0].dtype}; cast to a float type")
 

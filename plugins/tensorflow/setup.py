@@ -1,4 +1,5 @@
-"""The part of the build that pyproject.toml cannot say: the operators, one plain C library for every Python and TensorFlow.
+"""The part of the build that pyproject.toml cannot say: the operators, one plain C library for every Python and
+TensorFlow.
 
 It is no Python module, it only travels as one: TensorFlow loads it with ``tf.load_op_library``.
 """

@@ -22,7 +22,14 @@ REALS = ["float16", "bfloat16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 SHAPES = [(), (0,), (1,), (3,), (17,), (2, 3), (5, 1, 7), (0, 4), (130, 9), (257, 64), (3, 50000)]
 LAYOUTS = ["plain", "transposed", "strided", "reversed", "read-only", "swapped", "misaligned"]
-TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-12, "complex64": 1e-4, "complex128": 1e-11}
+TOLERANCE = {
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+    "float32": 1e-5,
+    "float64": 1e-12,
+    "complex64": 1e-4,
+    "complex128": 1e-11,
+}
 
 
 def numpy_dtype(name):
@@ -154,15 +161,22 @@ class Cases:
         inputs = self.inputs(shape)
         scales = {} if self.dtype in INTEGERS + ["bool"] else {"prescale": 0.5, "postscale": 2.0}
         expected = reduced(inputs, self.op, self.dtype, **scales)
-        check_reduced(self.call("allreduce", self.mine(inputs), self.op, like=inputs[0], **scales), expected, self.dtype)
+        check_reduced(
+            self.call("allreduce", self.mine(inputs), self.op, like=inputs[0], **scales), expected, self.dtype
+        )
 
     def grouped(self, shape):
-        lists = [[make(self.seed + i, rank, s, self.dtype) for i, s in enumerate([shape, (3,), ()])] for rank in range(self.comm.size)]
+        lists = [
+            [make(self.seed + i, rank, s, self.dtype) for i, s in enumerate([shape, (3,), ()])]
+            for rank in range(self.comm.size)
+        ]
         mine = [lay_out(array, self.layout) for array in lists[self.comm.rank]] + [np.float64(self.comm.rank)]
         results = self.call("grouped_allreduce", mine, self.op)
         for i in range(3):
             check_reduced(results[i], reduced([rank[i] for rank in lists], self.op, self.dtype), self.dtype)
-        check_reduced(results[3], reduced([np.float64(r) for r in range(self.comm.size)], self.op, "float64"), "float64")
+        check_reduced(
+            results[3], reduced([np.float64(r) for r in range(self.comm.size)], self.op, "float64"), "float64"
+        )
 
     def reduce(self, shape):
         inputs = self.inputs(shape)

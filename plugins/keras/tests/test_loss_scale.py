@@ -29,7 +29,7 @@ def scale_now(kind, optimizer):
 
 
 def train(kind, make, rank, npu, policy=None):
-    """Train some steps, one of which overflows on rank 1 only; return the weights before and after it, and the scales."""
+    """Train some steps, one of which overflows on rank 1 only; return the weights around it, and the scales."""
     if policy:
         kind.keras.mixed_precision.set_global_policy(policy)
     try:

@@ -25,12 +25,20 @@ class Job:
 
     def broadcast(self, variables):
         if self.npu is not None:
-            self.npu.broadcast_variables(variables, self.root)
+            operation = self.npu.broadcast_variables(variables, self.root)
+            if self.kind.name == "graph":
+                self.tf.compat.v1.keras.backend.get_session().run(operation)
 
     def fit(self, model, start=0, stop=STEPS, **options):
         rows = slice(start * self.batch, stop * self.batch)
         model.fit(
-            self.x[rows], self.y[rows], batch_size=self.batch, shuffle=False, verbose=0, callbacks=self.callbacks(), **options
+            self.x[rows],
+            self.y[rows],
+            batch_size=self.batch,
+            shuffle=False,
+            verbose=0,
+            callbacks=self.callbacks(),
+            **options,
         )
 
     def batches(self):

@@ -53,8 +53,9 @@ def _keras2():
 
 
 def save(name, directory, endings):
-    import npucoll
     import numpy as np
+
+    import npucoll
 
     npu = npucoll.enable("keras")
     kind = Kind(name)
@@ -85,7 +86,7 @@ def test_a_saved_model_is_plain(ranks, kind, tmp_path):
         env={**os.environ, **FEW_THREADS},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        universal_newlines=True,
+        text=True,
         timeout=120,
     )
     assert result.returncode == 0, result.stdout

@@ -62,7 +62,7 @@ def copies_as_plain(name):
 
 
 def starts_alike(name):
-    """One rank has trained and restored, the others have not; batch-norm statistics and the learning rate come along."""
+    """One rank has trained and restored, others have not; batch-norm statistics and learning rate come along."""
     import npucoll
 
     npu = npucoll.enable("keras")

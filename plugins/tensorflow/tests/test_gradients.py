@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import npucoll
-import npucoll_tensorflow as npt
 import numpy as np
 import pytest
 import tensorflow as tf
 from styles import STYLES, evaluate
+
+import npucoll
+import npucoll_tensorflow as npt
 
 v1 = tf.compat.v1
 
@@ -45,7 +46,10 @@ def _gradients(style, named):
     check(lambda t: tf.reduce_sum(npt.allreduce(t, "sum", name=name("sum"))) * weight, (x, ones * total))
     check(lambda t: tf.reduce_sum(npt.allreduce(t, "mean", name=name("mean"))) * weight, (x, ones * total / size))
     scaled = ones * total * 6
-    check(lambda t: tf.reduce_sum(npt.allreduce(t, prescale=2.0, postscale=3.0, name=name("scaled"))) * weight, (x, scaled))
+    check(
+        lambda t: tf.reduce_sum(npt.allreduce(t, prescale=2.0, postscale=3.0, name=name("scaled"))) * weight,
+        (x, scaled),
+    )
     to_root = ones * total * (rank == size - 1)
     check(lambda t: tf.reduce_sum(npt.broadcast(t, size - 1, name=name("broadcast"))) * weight, (x, to_root))
     from_root = ones * size
@@ -60,7 +64,9 @@ def _gradients(style, named):
     )
     check(lambda t: tf.reduce_sum(npt.alltoall(t, name=name("exchange"))[0]) * weight, (blocks, per_rank))
     check(
-        lambda a, b: tf.add_n([tf.reduce_sum(t) for t in npt.grouped_allreduce([a, b], "mean", name=name("pair"))]) * weight,
+        lambda a, b: (
+            tf.add_n([tf.reduce_sum(t) for t in npt.grouped_allreduce([a, b], "mean", name=name("pair"))]) * weight
+        ),
         (x, ones * total / size),
         (blocks, np.ones_like(blocks) * total / size),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import npucoll
-import npucoll_tensorflow as npt
 import numpy as np
 import pytest
 import tensorflow as tf
 from styles import STYLES, evaluate
+
+import npucoll
+import npucoll_tensorflow as npt
 
 REDUCE = {"sum": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "prod": np.multiply.reduce}
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool", "complex64"]
@@ -41,7 +42,9 @@ def _allreduces(style):
     comm = npucoll.init()
     cases = [("float32", shape, op) for shape in SHAPES for op in ("sum", "mean", "min")]
     for dtype in DTYPES:
-        ops = ["max"] if dtype == "bool" else ["sum", "mean"] if dtype == "complex64" else ["sum", "mean", "max", "prod"]
+        ops = (
+            ["max"] if dtype == "bool" else ["sum", "mean"] if dtype == "complex64" else ["sum", "mean", "max", "prod"]
+        )
         cases += [(dtype, (3, 5), op) for op in ops]
     arrays = [_value(comm.rank, shape, dtype, i) for i, (dtype, shape, _) in enumerate(cases)]
 
@@ -142,7 +145,20 @@ def _shapes():
             npt.reduce(open_rows),
         ]
         shapes = [tensor.shape.as_list() if tensor.shape.ndims is not None else None for tensor in found]
-    assert shapes == [[3, 4], [None, 5], None, [3, 4], [None, 5], [3, 4], [None, 5], [None, 4], [None], [None, 4], [None, 4], [None, 5]]
+    assert shapes == [
+        [3, 4],
+        [None, 5],
+        None,
+        [3, 4],
+        [None, 5],
+        [3, 4],
+        [None, 5],
+        [None, 4],
+        [None],
+        [None, 4],
+        [None, 4],
+        [None, 5],
+    ]
 
 
 @pytest.mark.parametrize("style", STYLES)

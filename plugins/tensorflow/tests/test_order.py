@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
-import npucoll
-import npucoll_tensorflow as npt
 import numpy as np
 import pytest
 import tensorflow as tf
+
+import npucoll
+import npucoll_tensorflow as npt
 
 v1 = tf.compat.v1
 COUNT = 64
@@ -21,7 +22,7 @@ def _sizes():
 
 
 def _build(chooser, data, rank):
-    """Build the 64 sums in an order of this rank, each behind a chain of this rank's own length; return them by place."""
+    """Build the 64 sums in an order of this rank, each behind a chain of its own length; return them by place."""
     places = list(range(COUNT))
     chooser.shuffle(places)
     sums = {}

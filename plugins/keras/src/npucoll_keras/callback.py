@@ -1,11 +1,13 @@
 """The callback that gives all ranks the root's variables before the first gradient.
 
-1. Where the model's weights exist when training begins, the compiled optimizer's variables are made too, and everything is
-   broadcast at once. In graph mode Keras has made them all by then.
-2. A model that learns its input's shape from the first batch has no weights yet, and a custom model's further optimizers
-   know only in the step which weights are theirs. For these the model's ``train_step`` is replaced for the time until it
-   is first traced: it traces the real one, which makes every variable and runs nothing, then broadcasts, then goes on.
-3. All ranks thus broadcast the same variables, though one may have restored a checkpoint and traced less than the others.
+1. Where the model's weights exist when training begins, the compiled optimizer's variables are made too, and everything
+   is broadcast at once. In graph mode Keras has made them all by then.
+2. A model that learns its input's shape from the first batch has no weights yet, and a custom model's further
+   optimizers know only in the step which weights are theirs. For these the model's ``train_step`` is replaced for the
+   time until it is first traced: it traces the real one, which makes every variable and runs nothing, then broadcasts,
+   then goes on.
+3. All ranks thus broadcast the same variables, though one may have restored a checkpoint and traced less than the
+   others.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
-from npucoll import ConfigError
 
+from npucoll import ConfigError
 from npucoll_keras import compat, variables
 
 __all__ = ["NPUBroadcastGlobalVariablesCallback"]
 
 
 class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callback):  # type: ignore[misc]  # no types
-    """Overwrites weights, batch-norm statistics, optimizer slots, iterations and learning rate with those of ``root_rank``.
+    """Overwrites weights, batch-norm statistics, optimizer slots, iterations and learning rate with those of
+    ``root_rank``.
 
     Once in each ``fit``, before the first batch trains, on all ranks. Give it to ``fit`` on every rank.
     """
@@ -59,7 +62,8 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
             self._broadcast_in_session(model)
             return
         optimizers = variables.optimizers_of(model)
-        # Where there are several, a custom step decides which weights are whose; Keras's own uses the compiled one for all.
+        # Where there are several, a custom step decides which weights are whose; Keras's own uses the compiled one for
+        # all.
         if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
             variables.build_optimizer(optimizers[0], model.trainable_weights)
         variables.broadcast_variables(variables.model_variables(model), self._root)

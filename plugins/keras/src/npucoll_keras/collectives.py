@@ -18,12 +18,14 @@ def npu_allreduce(
 ) -> Any:
     """Reduce a tensor, or a list or tuple of gradients, over all ranks.
 
-    A list or tuple gives a list, with None and IndexedSlices in their places; its results become available after all its
-    inputs. ``reduction``: "mean", "sum", "min", "max" or "prod". ``fusion`` and ``fusion_id`` are hints for another engine
-    and change nothing here. UnsupportedError for another ``group`` than all ranks.
+    A list or tuple gives a list, with None and IndexedSlices in their places; its results become available after all
+    its inputs. ``reduction``: "mean", "sum", "min", "max" or "prod". ``fusion`` and ``fusion_id`` are hints for another
+    engine and change nothing here. UnsupportedError for another ``group`` than all ranks.
     """
     if group != WORLD:
-        raise UnsupportedError(f"npu_allreduce over the group {group!r} is not offered in the mode 'keras'; leave it out")
+        raise UnsupportedError(
+            f"npu_allreduce over the group {group!r} is not offered in the mode 'keras'; leave it out"
+        )
     if isinstance(values, (list, tuple)):
         return npucoll_tensorflow.reduce_gradients(list(values), op=reduction)
     return npucoll_tensorflow.reduce_gradients([values], op=reduction)[0]

@@ -1,7 +1,7 @@
 """The Kerases of this process, and the names in them that differ between versions, each resolved once.
 
-A process may hold several: tf.keras, tf_keras and keras. An optimizer says by its base class which it belongs to; what the
-base class can do, not its version, says which generation it is.
+A process may hold several: tf.keras, tf_keras and keras. An optimizer says by its base class which it belongs to; what
+the base class can do, not its version, says which generation it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How an optimizer gets a method of ours and still saves, pickles and clones as the class that it was.
 
 1. The object's type becomes a subclass made for this object alone, with our methods and the name of its base.
-2. The subclass answers ``__class__`` with the base. Keras writes ``optimizer.__class__`` into files and configurations, so
-   what is saved is the plain optimizer, which any process can load.
+2. The subclass answers ``__class__`` with the base. Keras writes ``optimizer.__class__`` into files and configurations,
+   so what is saved is the plain optimizer, which any process can load.
 3. Pickling and copying look at the real type; during both the base is put back.
 4. What must be remembered between calls stands in the subclass, never in the object, whose attributes are saved.
 """
@@ -25,7 +25,7 @@ class Hook:
 
     def __init__(self, plain: type) -> None:
         self.plain = plain
-        self._reduced: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._reduced: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._depth = 0
 
     @property
@@ -74,7 +74,8 @@ def put_on(optimizer: Any, make: Callable[[type, Hook], Dict[str, Callable[..., 
         __deepcopy__=_deepcopy,
         _npucoll_hook=hook,
     )
-    disguised = type(plain)(plain.__name__, (plain,), namespace)
+    metaclass: Any = type(plain)
+    disguised = metaclass(plain.__name__, (plain,), namespace)
     _SET_TYPE.__set__(optimizer, disguised)
 
 

@@ -1,10 +1,11 @@
 """XLA cannot compile a collective, so a model whose optimizer is wrapped trains without it.
 
-1. ``compile(jit_compile="auto")``, the default of Keras 3, chooses XLA on machines with an accelerator. After ``compile``
-   that choice looks like a ``True`` of the user's, so ``compile`` is made to remember what was asked for.
-2. Before the training step is traced, in ``make_train_function``, "auto" is turned off and an explicit ``True`` is refused.
-3. A model compiled before the first optimizer was wrapped left no note: where "auto" would have chosen XLA on this machine,
-   it is turned off with a warning; elsewhere the ``True`` was the user's.
+1. ``compile(jit_compile="auto")``, the default of Keras 3, chooses XLA on machines with an accelerator. After
+   ``compile`` that choice looks like a ``True`` of the user's, so ``compile`` is made to remember what was asked for.
+2. Before the training step is traced, in ``make_train_function``, "auto" is turned off and an explicit ``True`` is
+   refused.
+3. A model compiled before the first optimizer was wrapped left no note: where "auto" would have chosen XLA on this
+   machine, it is turned off with a warning; elsewhere the ``True`` was the user's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import warnings
 from typing import Any
 
 from npucoll import UnsupportedError
-
 from npucoll_keras import compat
 from npucoll_keras.disguise import hook_of
 
@@ -42,7 +42,7 @@ def _wrap(model: Any, name: str, make: Any) -> None:
     owner = next(one for one in model.__mro__ if name in one.__dict__)
     original = owner.__dict__[name]
     if not hasattr(original, "_npucoll_original"):
-        wrapped = functools.wraps(original)(make(original))
+        wrapped: Any = functools.wraps(original)(make(original))
         wrapped._npucoll_original = original
         setattr(owner, name, wrapped)
 
@@ -66,9 +66,9 @@ def _noting(original: Any) -> Any:
 def _checking(original: Any) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is not None and getattr(self, "jit_compile", None):
-            if hook_of(compat.innermost(optimizer)) is not None:
-                _turn_off(self)
+        jitted = optimizer is not None and getattr(self, "jit_compile", None)
+        if jitted and hook_of(compat.innermost(optimizer)) is not None:
+            _turn_off(self)
         return original(self, *args, **kwargs)
 
     return make_train_function

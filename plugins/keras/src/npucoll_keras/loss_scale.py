@@ -1,11 +1,12 @@
 """LossScaleOptimizer: all ranks see an overflow that happened on one.
 
 1. Keras 2 reduces before it looks for infinities; nothing to do.
-2. Keras 3, and TensorFlow 1.15 in eager mode, look first, on this rank alone. The rank that overflowed would skip the step
-   and with it the reduction that the others wait in. So the LossScaleOptimizer itself reduces, the scaled gradients, before
-   it looks, and the inner optimizer's hook lets them pass. One rank's infinity is infinite in the mean of all ranks.
-3. Keras may make the LossScaleOptimizer in ``compile``, out of our sight; so it is the class that is changed, once, and it
-   acts as before for an inner optimizer that is not wrapped.
+2. Keras 3, and TensorFlow 1.15 in eager mode, look first, on this rank alone. The rank that overflowed would skip the
+   step and with it the reduction that the others wait in. So the LossScaleOptimizer itself reduces, the scaled
+   gradients, before it looks, and the inner optimizer's hook lets them pass. One rank's infinity is infinite in the
+   mean of all ranks.
+3. Keras may make the LossScaleOptimizer in ``compile``, out of our sight; so it is the class that is changed, once, and
+   it acts as before for an inner optimizer that is not wrapped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def reduce_before_check(generation: Generation) -> None:
 def _patch(owner: Any, name: str, make: Any) -> None:
     original = getattr(owner, name)
     if not hasattr(original, "_npucoll_original"):
-        patched = functools.wraps(original)(make(original))
+        patched: Any = functools.wraps(original)(make(original))
         patched._npucoll_original = original
         setattr(owner, name, patched)
 

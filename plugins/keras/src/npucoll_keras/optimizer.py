@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Dict
 
 from npucoll import ConfigError, UnsupportedError
-
 from npucoll_keras import compat, disguise, jit, loss_scale
 from npucoll_keras.compat import Generation
 from npucoll_keras.hooking import keras2, keras3, tf1, train
@@ -25,12 +24,12 @@ def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
     """Make ``optimizer`` average its gradients over all ranks, once a step, and return the same object.
 
     ``optimizer``: a Keras optimizer (TensorFlow 1.15's, Keras 2's new and legacy ones, tf_keras's, Keras 3's), a
-    LossScaleOptimizer around one, an optimizer of ``tf.compat.v1.train`` that is given to Keras, or the name of an optimizer
-    of ``tf.keras`` such as "adam". Wrap before the model is trained; before or after ``compile`` does not matter. Wrapping
-    again changes nothing. What is saved of a wrapped optimizer is the plain one.
+    LossScaleOptimizer around one, an optimizer of ``tf.compat.v1.train`` that is given to Keras, or the name of an
+    optimizer of ``tf.keras`` such as "adam". Wrap before the model is trained; before or after ``compile`` does not
+    matter. Wrapping again changes nothing. What is saved of a wrapped optimizer is the plain one.
 
-    Gradients may be dense, IndexedSlices or None. They are clipped after they are averaged. ConfigError for an unknown name,
-    UnsupportedError for any other object and for Keras 3 on another backend than TensorFlow.
+    Gradients may be dense, IndexedSlices or None. They are clipped after they are averaged. ConfigError for an unknown
+    name, UnsupportedError for any other object and for Keras 3 on another backend than TensorFlow.
     """
     if isinstance(optimizer, str):
         optimizer = _by_name(optimizer)
@@ -64,8 +63,8 @@ class KerasDistributeOptimizer(metaclass=_Wrapped):
         """Return ``optimizer`` after :func:`npu_distributed_optimizer_wrapper`."""
         if kwargs:
             raise UnsupportedError(
-                f"KerasDistributeOptimizer does not know {', '.join(sorted(kwargs))}; give hyperparameters to the optimizer "
-                "that is wrapped"
+                f"KerasDistributeOptimizer does not know {', '.join(sorted(kwargs))}; give hyperparameters to the "
+                "optimizer that is wrapped"
             )
         return npu_distributed_optimizer_wrapper(optimizer)
 
@@ -74,13 +73,15 @@ def _by_name(name: str) -> Any:
     try:
         return compat.default_keras().optimizers.get(name)
     except ValueError as error:
-        raise ConfigError(f"tf.keras knows no optimizer {name!r}: give one of its names, such as 'adam' or 'sgd'") from error
+        raise ConfigError(
+            f"tf.keras knows no optimizer {name!r}: give one of its names, such as 'adam' or 'sgd'"
+        ) from error
 
 
 def _refusal(optimizer: Any) -> str:
     text = (
-        f"cannot wrap {optimizer!r}: expected an optimizer of tf.keras, tf_keras or Keras 3, a legacy Keras optimizer, one of "
-        "tf.compat.v1.train, a LossScaleOptimizer around one of these, or a Keras optimizer's name such as 'adam'"
+        f"cannot wrap {optimizer!r}: expected an optimizer of tf.keras, tf_keras or Keras 3, a legacy Keras "
+        "optimizer, one of tf.compat.v1.train, a LossScaleOptimizer around one of these, or a Keras optimizer's name such as 'adam'"
     )
     if isinstance(optimizer, type):
         text += f"; this is a class: make an object of it, {optimizer.__name__}(…)"
@@ -93,6 +94,6 @@ def _check_backend(optimizer: Any) -> None:
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise UnsupportedError(
-            f"Keras runs on the backend {backend!r}; npucoll-keras needs TensorFlow's: set KERAS_BACKEND=tensorflow before "
-            "Keras is imported"
+            f"Keras runs on the backend {backend!r}; npucoll-keras needs TensorFlow's: set KERAS_BACKEND=tensorflow "
+            "before Keras is imported"
         )

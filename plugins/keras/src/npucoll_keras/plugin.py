@@ -21,7 +21,7 @@ def _load() -> Any:
 
 def _unavailable() -> Optional[str]:
     if importlib.util.find_spec("tensorflow") is None:
-        return "TensorFlow is not installed; pip install 'npucoll-keras[tensorflow]', or the TensorFlow that you train with"
+        return "TensorFlow is not installed; pip install 'npucoll-keras[tensorflow]', or the TensorFlow you train with"
     return None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Iterator, List
 
-import npucoll_tensorflow
 import tensorflow as tf
 
+import npucoll_tensorflow
 from npucoll_keras import compat
 from npucoll_keras.compat import Generation
 
@@ -16,15 +16,15 @@ __all__ = ["broadcast_variables", "build_optimizer", "is_built", "model_variable
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
     """Overwrite ``variables`` with those of rank ``root_rank``; all ranks pass the same ones in the same order.
 
-    Variables of TensorFlow or Keras, of any dtype, in one fused operation. Eagerly it is done on return, which is None; in
-    a graph the operation that does it is returned. A list that differs between ranks is a MismatchError; a variable that
-    is not initialized on the root is an error that names it, on other ranks it need not be.
+    Variables of TensorFlow or Keras, of any dtype, in one fused operation. Eagerly it is done on return, which is None;
+    in a graph the operation that does it is returned. A list that differs between ranks is a MismatchError; a variable
+    that is not initialized on the root is an error that names it, on other ranks it need not be.
     """
     return npucoll_tensorflow.broadcast_variables([_plain(one) for one in variables], root_rank)
 
 
 def model_variables(model: Any) -> List[Any]:
-    """Return weights, batch-norm statistics, optimizer slots, iterations, learning rates and loss scales of ``model``."""
+    """Return weights, batch-norm statistics, slots, iterations, learning rates and loss scales of ``model``."""
     found = list(model.weights)
     for optimizer in optimizers_of(model):
         found.extend(_optimizer_variables(optimizer))

@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 import tensorflow as tf
 
-__all__ = ["v1", "in_function", "run_independently", "run_loops_in_order", "root_graph", "unconverted"]
+__all__ = ["in_function", "root_graph", "run_independently", "run_loops_in_order", "unconverted", "v1"]
 
 v1 = tf.compat.v1
 
@@ -72,8 +72,8 @@ def _exempt_by_type() -> None:
 def run_loops_in_order(graph: Any) -> None:
     """Let a ``tf.while_loop`` that is being built run one iteration after the other.
 
-    Iterations that overlap, on each rank in their own way, would exchange each other's values. This is for loops made of
-    Enter and Exit nodes; where loops are functions, the kernels tell iterations apart.
+    Iterations that overlap, on each rank in their own way, would exchange each other's values. This is for loops made
+    of Enter and Exit nodes; where loops are functions, the kernels tell iterations apart.
     """
     context = graph._get_control_flow_context() if hasattr(graph, "_get_control_flow_context") else None
     while context is not None:

@@ -28,7 +28,9 @@ class Library:
         self._native.npt_problem.restype = ctypes.c_char_p
         problem = self._native.npt_problem().decode("utf-8", "replace")
         if problem:
-            raise npucoll.PluginError(f"npucoll's operators cannot be registered in TensorFlow {tf.__version__}: {problem}")
+            raise npucoll.PluginError(
+                f"npucoll's operators cannot be registered in TensorFlow {tf.__version__}: {problem}"
+            )
         self._native.npt_plan.argtypes = [
             ctypes.c_uint64,
             ctypes.c_uint64,
@@ -64,8 +66,8 @@ class Library:
         self._native.npt_bind_engine.argtypes = [ctypes.c_void_p]
         if not self._native.npt_bind_engine(address):
             raise npucoll.PluginError(
-                "the installed npucoll is older or newer than npucoll-tensorflow can work with; install the same version "
-                "of both"
+                "the installed npucoll is older or newer than npucoll-tensorflow can work with; install the same "
+                "version of both"
             )
         return True
 

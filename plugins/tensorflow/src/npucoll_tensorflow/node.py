@@ -95,8 +95,8 @@ class Node:
     ) -> Any:
         """Make the node, or do the eager call, and return what TensorFlow's function returns.
 
-        ``inputs``: by the operator's names of them. ``order``, ``title``, ``plan``: see ``Plans.place``. ``detail``: what
-        else must be equal on all ranks.
+        ``inputs``: by the operator's names of them. ``order``, ``title``, ``plan``: see ``Plans.place``. ``detail``:
+        what else must be equal on all ranks.
         """
         loaded = library.load()
         loaded.check_engine()
@@ -123,7 +123,10 @@ class Node:
         return result
 
     def _node_name(self) -> str:
-        return re.sub(r"[^A-Za-z0-9_.\\/-]", "_", re.sub(r"^[^A-Za-z0-9.]+", "", self.name or "")) or f"npucoll_{self.kind}"
+        return (
+            re.sub(r"[^A-Za-z0-9_.\\/-]", "_", re.sub(r"^[^A-Za-z0-9.]+", "", self.name or ""))
+            or f"npucoll_{self.kind}"
+        )
 
 
 def _operation(result: Any) -> Any:

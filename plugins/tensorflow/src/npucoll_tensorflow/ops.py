@@ -90,9 +90,7 @@ def reduce(
 
 
 @unconverted
-def broadcast(
-    tensor: Any, root: int = 0, *, name: Optional[str] = None, group: Optional[Communicator] = None
-) -> Any:
+def broadcast(tensor: Any, root: int = 0, *, name: Optional[str] = None, group: Optional[Communicator] = None) -> Any:
     """Return ``root``'s ``tensor`` on every rank; shape and dtype are equal on all ranks. Has a gradient."""
     return grouped_broadcast([tensor], root, name=name, group=group)[0]
 
@@ -101,7 +99,7 @@ def broadcast(
 def grouped_broadcast(
     tensors: Sequence[Any], root: int = 0, *, name: Optional[str] = None, group: Optional[Communicator] = None
 ) -> List[Any]:
-    """Do :func:`broadcast` for a list of tensors, of any dtypes, as one fused operation; returns the list of results."""
+    """Do :func:`broadcast` for a list of tensors, of any dtypes, as one fused operation; returns a list."""
     inputs = as_tensors(tensors)
     if not inputs:
         return []
@@ -116,7 +114,8 @@ def grouped_broadcast(
 
 @unconverted
 def allgather(tensor: Any, *, name: Optional[str] = None, group: Optional[Communicator] = None) -> Any:
-    """Concatenate every rank's ``tensor`` along dimension 0, which may differ between ranks; a scalar counts as one row.
+    """Concatenate every rank's ``tensor`` along dimension 0, which may differ between ranks; a scalar counts as one
+    row.
 
     Has a gradient.
     """
@@ -134,7 +133,9 @@ def gather_rows(
     node = Node("allgather", name=name, group=group)
     # Rows may differ between ranks, and with them what a graph knows of dimension 0.
     rest = "?" if value.shape.ndims is None else describe_shape(value.shape[1:])
-    return run_gather(node, value, order=node.order(value.dtype.name, rest), title=_title("allgather", [value]), plan=plan)
+    return run_gather(
+        node, value, order=node.order(value.dtype.name, rest), title=_title("allgather", [value]), plan=plan
+    )
 
 
 def run_gather(node: Node, value: Any, **place: Any) -> Tuple[Any, Any, Any]:

@@ -2,9 +2,9 @@
 
 1. A name that the caller gives is the key.
 2. An eager call without a name has no key: it takes the communicator's next call number, like any unnamed call.
-3. A collective of a graph without a name is noted, with a text that describes it, in its graph's plan. When the first of
-   them runs, native code sorts and numbers them (csrc/plan.c), so the order in which a rank built them does not matter,
-   nor TensorFlow's names, nor how often a function was traced.
+3. A collective of a graph without a name is noted, with a text that describes it, in its graph's plan. When the first
+   of them runs, native code sorts and numbers them (csrc/plan.c), so the order in which a rank built them does not
+   matter, nor TensorFlow's names, nor how often a function was traced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Plans:
         self._add = add
         self._name = name
         self._lock = threading.Lock()
-        self._graphs: "weakref.WeakKeyDictionary[Any, _GraphPlan]" = weakref.WeakKeyDictionary()
+        self._graphs: weakref.WeakKeyDictionary[Any, _GraphPlan] = weakref.WeakKeyDictionary()
         self._made = 0
 
     def named(self, name: str) -> Key:

@@ -1,8 +1,8 @@
 """Reduces a model's gradients over all ranks: what every mode does once a step.
 
 1. The list is a *plan*: dense gradients of one dtype are one fused operation; IndexedSlices are gathered; None stays.
-2. Every operation of a plan carries a hash of the whole plan, so that a gradient that is None, sparse or of another dtype
-   on one rank only is a mismatch, at once and on all ranks. Shapes are compared when the operation runs.
+2. Every operation of a plan carries a hash of the whole plan, so that a gradient that is None, sparse or of another
+   dtype on one rank only is a mismatch, at once and on all ranks. Shapes are compared when the operation runs.
 3. The plan's first operation gates the others: if ranks disagree it fails before anything else is started, and nothing
    is left waiting for a rank that will not come.
 4. No result is available before all inputs are: whoever updates a variable from one result cannot change another input.
@@ -37,8 +37,8 @@ def reduce_gradients(
     """Reduce a list of gradients over all ranks; returns the list of results, in the same places.
 
     Dense gradients keep shape and dtype. IndexedSlices come back as IndexedSlices that hold every rank's rows (merged
-    where one rank has an index twice), divided by the number of ranks for a mean; for "min", "max" and "prod" they become
-    dense. None stays None, and must be None on every rank. ``op``, ``name`` and ``group`` as in ``allreduce``.
+    where one rank has an index twice), divided by the number of ranks for a mean; for "min", "max" and "prod" they
+    become dense. None stays None, and must be None on every rank. ``op``, ``name`` and ``group`` as in ``allreduce``.
 
     Errors: as ``allreduce``; MismatchError on every rank where ranks disagree about any of the gradients.
     """
@@ -161,7 +161,7 @@ def _parts(entry: Any) -> List[Any]:
 
 
 def _merge(slices: Any) -> Tuple[Any, Any]:
-    """Return the values and indices of ``slices`` with the rows of one index summed: there may be many fewer to send."""
+    """Return the values and indices of ``slices`` with the rows of one index summed: often many fewer to send."""
     indices, positions = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(indices))
     if slices.values.shape.ndims is not None:

@@ -1,7 +1,7 @@
 """Gradients that reach ``apply_gradients`` although nobody reduced them.
 
-Where ``compute_gradients`` or ``get_gradients`` reduce, ``apply_gradients`` gets either their results or gradients that the
-script made by itself, in a tape or with ``tf.gradients``.
+Where ``compute_gradients`` or ``get_gradients`` reduce, ``apply_gradients`` gets either their results or gradients that
+the script made by itself, in a tape or with ``tf.gradients``.
 
 1. Eagerly and in functions such gradients are reduced: should the script have done so already, all ranks hold the same
    values, and their mean is that value.
@@ -14,9 +14,9 @@ from __future__ import annotations
 import warnings
 from typing import Any, List
 
-import npucoll
 import tensorflow as tf
 
+import npucoll
 from npucoll_keras import compat, reduction
 from npucoll_keras.disguise import Hook
 
@@ -32,9 +32,9 @@ def settle(pairs: List[Any], hook: Hook) -> List[Any]:
         return reduction.mean_pairs(pairs)
     if npucoll.size() > 1 and not all(one is None or _reduced_above(one) for one in gradients):
         warnings.warn(
-            "apply_gradients() of a wrapped optimizer got gradients that no rank reduced: ranks will drift apart. Compute "
-            "them with the optimizer's compute_gradients(), get_gradients() or minimize(), or pass them through "
-            "npu_allreduce() first",
+            "apply_gradients() of a wrapped optimizer got gradients that no rank reduced: ranks will drift apart. "
+            "Compute them with the optimizer's compute_gradients(), get_gradients() or minimize(), or pass them "
+            "through npu_allreduce() first",
             RuntimeWarning,
             stacklevel=4,
         )
