@@ -23,6 +23,10 @@ FOREIGN = ("NPUCOLL_", "HCCL_", "RANK_", "OMPI_", "PMI", "SLURM_", "HOROVOD_", "
 FOREIGN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG", "JOB_ID", "VIRTUAL_ENV")
 
 
+# What sources are written in; builds leave other files beside them.
+KINDS = ("", ".c", ".h", ".in", ".md", ".py", ".toml", ".typed")
+
+
 class CommandFailed(Exception):
     """A command that prepares something failed; the text is what it printed last."""
 
@@ -101,7 +105,7 @@ def tree_hash(paths: Iterable[Path]) -> str:
     files: List[Path] = []
     for path in paths:
         files += [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    kept = [one for one in files if "__pycache__" not in one.parts and one.suffix not in (".so", ".o")]
+    kept = [one for one in files if one.suffix in KINDS]
     return _digest([f"{one.relative_to(ROOT)} {hashlib.sha256(one.read_bytes()).hexdigest()}" for one in sorted(kept)])
 
 

@@ -73,17 +73,9 @@ def _venv() -> Venv:
 
 def _inputs(directory: Path) -> str:
     """Return a digest of all that the wheel of ``directory`` is made from."""
-    if directory != ROOT:
-        return tree_hash(
-            [
-                directory / "pyproject.toml",
-                *_present(directory, "setup.py", "README.md", "src", "csrc"),
-                ROOT / "native" / "include",
-            ]
-        )
-    return tree_hash(
-        _present(ROOT, "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "npucoll", "native")
-    )
+    files = _present(directory, "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+    parts = ("src", "csrc") if directory != ROOT else ("npucoll", "native/src", "native/build_engine.py")
+    return tree_hash([*files, *_present(directory, *parts), ROOT / "native" / "include"])
 
 
 def _present(directory: Path, *names: str) -> List[Path]:
