@@ -2,8 +2,8 @@
 
 1. In a graph a variable may not be initialized yet. What is sent for it then is zeros of its shape, never a read that
    would fail; on all ranks but the root that is as good as anything.
-2. All values are one fused broadcast, as bytes, whatever their dtypes. With them goes, for each variable, whether it was
-   initialized on the root. So every rank learns it, and refuses alike, before anything is assigned.
+2. All values are one fused broadcast, as bytes, whatever their dtypes. With them goes, for each variable, whether it
+   was initialized on the root. So every rank learns it, and refuses alike, before anything is assigned.
 3. Where a graph does not know all of a variable's shape, the root's shape is sent first.
 """
 
@@ -27,12 +27,12 @@ def broadcast_variables(variables: Sequence[Any], root: int = 0, *, name: Option
     """Overwrite ``variables`` with those of rank ``root``, in one fused operation.
 
     ``variables``: TensorFlow variables, ref or resource, partitioned too, of any dtype but string, in the same order on
-    every rank. In a graph it returns an operation to run; that makes no further nodes, so it also runs where the graph was
-    finalized later. Eagerly it does the work and returns None. A variable that is not initialized on the root is an error
-    that names it; on the other ranks it need not be.
+    every rank. In a graph it returns an operation to run; that makes no further nodes, so it also runs where the graph
+    was finalized later. Eagerly it does the work and returns None. A variable that is not initialized on the root is an
+    error that names it; on the other ranks it need not be.
 
-    Errors: UnsupportedError for a string variable; MismatchError on every rank where the lists differ; ConfigError for a
-    variable that is not initialized on the root; otherwise as ``broadcast``.
+    Errors: UnsupportedError for a string variable; MismatchError on every rank where the lists differ; ConfigError for
+    a variable that is not initialized on the root; otherwise as ``broadcast``.
     """
     flat = _flatten(variables)
     for variable in flat:
@@ -70,7 +70,9 @@ def _broadcast(variables: List[Any], root: int, name: Optional[str]) -> List[Any
     values = [_value_or_zeros(variable, is_ready) for variable, is_ready in zip(variables, ready)]
     for place, variable in enumerate(variables):
         if not variable.shape.is_fully_defined():
-            values[place] = _with_roots_shape(values[place], root, name and f"{name}/shape/{place}")
+            resized = _with_roots_shape(values[place], root, name and f"{name}/shape/{place}")
+            resized.set_shape(variable.shape)
+            values[place] = resized
     *sent, sent_ready = _send([*values, tf.stack(ready)], root, name)
     with tf.control_dependencies([_assert_ready(variables, sent_ready, root)]):
         return keep_shapes(variables, [tf.identity(value) for value in sent])
@@ -113,9 +115,7 @@ def _with_roots_shape(value: Any, root: int, name: Optional[str]) -> Any:
     shape = gathered[begin : begin + rows[root]]
     # What is received replaces it, so only the number of elements matters.
     fits = tf.equal(tf.reduce_prod(own), tf.reduce_prod(shape))
-    result = v1.cond(fits, lambda: tf.reshape(value, shape), lambda: tf.zeros(shape, value.dtype))
-    result.set_shape(value.shape)
-    return result
+    return v1.cond(fits, lambda: tf.reshape(value, shape), lambda: tf.zeros(shape, value.dtype))
 
 
 def _assert_ready(variables: List[Any], ready: Any, root: int) -> Any:
