@@ -50,12 +50,14 @@ class Communicator:
         local_rank: int = 0,
         local_size: int = 1,
         observer: Optional[Observer] = None,
+        on_close: Optional[Callable[[Communicator], None]] = None,
     ) -> None:
         self._engine: Optional[Engine] = engine
         self._rank, self._size = engine.rank, engine.size
         self._name = name
         self._local_rank, self._local_size = local_rank, local_size
         self._observer = observer
+        self._on_close = on_close
         # All groups that come from this communicator, those of groups included: they end with it.
         self._groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self._is_group = False
@@ -377,6 +379,9 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the communicator, and its groups if it is the one of all ranks. Local, never blocks; results stay."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close(self)
         for comm in [self] if self._is_group else [*self._groups, self]:
             comm._leave()
 

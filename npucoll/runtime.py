@@ -78,16 +78,8 @@ class Runtime:
         if self._pid != os.getpid():
             return
         with self._lock:
-            comm, self._comm = self._comm, None
-            if comm is None:
-                return
-            self._restore_excepthook()
-            try:
-                if self._hooks is not None:
-                    self._hooks.shutdown(comm)
-            finally:
-                comm.close()
-                self._identity = None
+            if self._comm is not None:
+                self._comm.close()
 
     def identity(self) -> Identity:
         """Return who this process is; before ``init`` as the environment says now."""
@@ -198,6 +190,7 @@ class Runtime:
             local_rank=identity.local_rank,
             local_size=identity.local_size,
             observer=_observer(hooks),
+            on_close=self._on_close,
         )
         self._identity = identity
         self._settings = (provider.name, settings.timeout)
@@ -207,6 +200,16 @@ class Runtime:
             self._at_exit = True
         hooks.initialized(self._comm)
         return self._comm
+
+    def _on_close(self, comm: Communicator) -> None:
+        """Forget the communicator of all ranks, which is about to close, whoever closes it."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._comm = self._identity = None
+            self._restore_excepthook()
+            if self._hooks is not None:
+                self._hooks.shutdown(comm)
 
     def _refuse_forked(self) -> None:
         if self._comm is not None and self._pid != os.getpid():

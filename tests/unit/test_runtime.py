@@ -118,6 +118,17 @@ def test_shutdown_is_repeatable_and_init_starts_a_new_generation(runtime):
     new.barrier()
 
 
+def test_communicator_as_a_context_ends_the_generation(runtime):
+    with single(runtime) as comm:
+        comm.barrier()
+    with pytest.raises(npucoll.NotInitialized):
+        runtime.communicator()
+    with single(runtime) as new:
+        assert new is not comm
+        new.barrier()
+    assert runtime.generation == 2
+
+
 def test_ranks_on_several_hosts_without_an_engine_that_crosses_them(runtime, monkeypatch):
     for name, value in {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
