@@ -50,7 +50,7 @@ static int npci_parts_move(npci_call *call, const npci_parts *parts, const unsig
                     return status;
             }
             if (left > 0 && !npci_in_meeting(call, parts->bytes[comm->rank]))
-                memcpy(npci_staging(call, comm->rank, round), in + at, (size_t)(left < chunk ? left : chunk));
+                npci_stage_copy(npci_staging(call, comm->rank, round), in + at, left < chunk ? left : chunk);
             npci_advance_stage(call, NPCI_STAGED, round + 1);
         }
         if (i == 0)
@@ -105,7 +105,7 @@ int npci_gather_all(npci_call *call, int root) {
     aside->shape[0] = call->shape[0];
     unsigned char *space = npci_meet_space(call, call->bytes);
     if (space != NULL && call->bytes > 0)
-        memcpy(space, call->d.in[0].data, (size_t)call->bytes);
+        npci_stage_copy(space, call->d.in[0].data, call->bytes);
     int status = npci_meet(call);
     return status == NPC_OK ? npci_parts_exchange(call, root) : status;
 }

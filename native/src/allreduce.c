@@ -17,11 +17,14 @@ typedef struct npci_sweep {
     npci_cursor in, staged, out; /* `staged` runs ahead of `in` */
     npci_reduction reduction;
     int64_t bytes;
-    bool wants; /* this rank gets the result */
+    bool wants;  /* this rank gets the result */
+    bool stream; /* the result is too large to stay in a cache */
 } npci_sweep;
 
 /* A piece small enough to be in the first-level cache when it is copied on to the staging chunk. */
 #define NPCI_PIECE 8192
+/* Results of this many bytes are written past the caches, which saves reading their lines first. */
+#define NPCI_STREAM_RESULT (INT64_C(16) << 20)
 
 static int64_t npci_chunk_bytes(const npci_sweep *sweep, int64_t at) {
     int64_t chunk = (int64_t)sweep->call->comm->chunk;
@@ -34,8 +37,8 @@ static void npci_sweep_stage(npci_sweep *sweep, int64_t at, uint64_t round) {
     int64_t start = npci_part_start(bytes, comm->size, comm->rank);
     int64_t end = npci_part_start(bytes, comm->size, comm->rank + 1);
     unsigned char *staging = npci_staging(sweep->call, comm->rank, round);
-    npci_cursor_read(&sweep->staged, at, start, staging);
-    npci_cursor_read(&sweep->staged, at + end, bytes - end, staging + end);
+    npci_cursor_stage(&sweep->staged, at, start, staging);
+    npci_cursor_stage(&sweep->staged, at + end, bytes - end, staging + end);
 }
 
 static void npci_sweep_reduce(npci_sweep *sweep, int64_t at, uint64_t round) {
@@ -45,21 +48,26 @@ static void npci_sweep_reduce(npci_sweep *sweep, int64_t at, uint64_t round) {
     int64_t end = npci_part_start(bytes, comm->size, comm->rank + 1);
     const unsigned char *from[NPCI_MAX_RANKS];
     const void *piece_from[NPCI_MAX_RANKS];
+    _Alignas(NPCI_LINE) unsigned char scratch[NPCI_PIECE];
     for (int r = 0; r < comm->size; r++)
         from[r] = npci_staging(sweep->call, r, round);
     unsigned char *staging = npci_staging(sweep->call, comm->rank, round);
     while (position < end) {
         int64_t piece = end - position < NPCI_PIECE ? end - position : NPCI_PIECE;
         const unsigned char *mine = npci_cursor_at(&sweep->in, at + position, &piece);
-        unsigned char *to = staging + position;
+        unsigned char *out = NULL, *to = staging + position;
         if (sweep->wants)
-            to = npci_cursor_at(&sweep->out, at + position, &piece);
+            out = to = npci_cursor_at(&sweep->out, at + position, &piece);
+        if (sweep->stream)
+            to = scratch;
         for (int r = 0; r < comm->size; r++)
             piece_from[r] = from[r] + position;
         piece_from[comm->rank] = mine;
         npci_reduce(&sweep->reduction, to, piece_from, piece);
         if (sweep->wants && comm->size > 1)
-            memcpy(staging + position, to, (size_t)piece);
+            npci_stage_copy(staging + position, to, piece);
+        if (sweep->stream)
+            npci_stage_copy(out, to, piece);
         position += piece;
     }
 }
@@ -71,7 +79,15 @@ static void npci_sweep_drain(npci_sweep *sweep, int64_t at, uint64_t round) {
         int peer = comm->rank + i < comm->size ? comm->rank + i : comm->rank + i - comm->size;
         int64_t start = npci_part_start(bytes, comm->size, peer);
         int64_t end = npci_part_start(bytes, comm->size, peer + 1);
-        npci_cursor_write(&sweep->out, at + start, end - start, npci_staging(sweep->call, peer, round) + start);
+        const unsigned char *from = npci_staging(sweep->call, peer, round);
+        if (!sweep->stream)
+            npci_cursor_write(&sweep->out, at + start, end - start, from + start);
+        else
+            for (int64_t position = start, piece; position < end; position += piece) {
+                piece = end - position;
+                unsigned char *to = npci_cursor_at(&sweep->out, at + position, &piece);
+                npci_stage_copy(to, from + position, piece);
+            }
     }
 }
 
@@ -138,7 +154,7 @@ int npci_reduce_all(npci_call *call, int root) {
     npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
     unsigned char *space = npci_meet_space(call, call->bytes);
     if (space != NULL)
-        npci_cursor_read(&in, 0, call->bytes, space);
+        npci_cursor_stage(&in, 0, call->bytes, space);
     int status = npci_meet(call);
     if (status != NPC_OK)
         return status;
@@ -149,6 +165,7 @@ int npci_reduce_all(npci_call *call, int root) {
     }
     npci_sweep sweep = {.call = call, .in = in, .staged = in, .bytes = call->bytes, .wants = wants};
     sweep.out = npci_cursor_of(call->d.out, call->d.n_out, call->item);
+    sweep.stream = wants && call->bytes >= NPCI_STREAM_RESULT;
     sweep.reduction = npci_reduction_of(call);
     return npci_sweep_run(&sweep);
 }

@@ -66,8 +66,8 @@ static int npci_exchange_run(npci_exchange *exchange) {
             for (int r = 0; r < comm->size; r++) {
                 int64_t bytes = r == comm->rank ? 0 : npci_piece_of(exchange, exchange->sent, r, i);
                 if (bytes > 0)
-                    memcpy(staging + r * exchange->piece, exchange->in + exchange->sent[r] + i * exchange->piece,
-                           (size_t)bytes);
+                    npci_stage_copy(staging + r * exchange->piece,
+                                    exchange->in + exchange->sent[r] + i * exchange->piece, bytes);
             }
             npci_advance_stage(call, NPCI_STAGED, round + 1);
         }
@@ -155,7 +155,7 @@ int npci_alltoall(npci_call *call) {
         aside->splits[r] = call->d.splits != NULL ? call->d.splits[r] : call->shape[0] / comm->size;
     unsigned char *space = npci_meet_space(call, call->bytes);
     if (space != NULL && call->bytes > 0)
-        memcpy(space, exchange.in, (size_t)call->bytes);
+        npci_stage_copy(space, exchange.in, call->bytes);
     int status = npci_meet(call);
     if (status != NPC_OK)
         return status;

@@ -15,27 +15,6 @@ static int npci_begin(npci_call *call, npc_comm *comm, const npc_desc *desc, npc
     return status == NPC_OK ? npci_prepare(call, comm, desc, error) : status;
 }
 
-/* npci_run_keyed submits a named call and waits for it. The worker watches the deadline. */
-static int npci_run_keyed(npci_call *call) {
-    npc_comm *comm = call->comm;
-    npc_request *request = NULL;
-    int status = npci_keyed_submit(call, NULL, NULL, &request);
-    if (status != NPC_OK)
-        return status;
-    status = npci_request_await(request, -1, true, call->error);
-    if (status == NPC_ERR_INTERRUPTED) {
-        char what[512], text[NPC_ERROR_TEXT];
-        npci_describe_call(call, what, sizeof what);
-        text[0] = '\0';
-        npci_append(text, sizeof text, "rank %d was interrupted in %s", comm->rank, what);
-        npci_end(comm, NPC_ERR_PEER_LOST, text, NULL);
-        npci_request_await(request, -1, false, NULL); /* the buffers are the caller's again afterwards */
-        npci_fail(call->error, status, "%s", text);
-    }
-    npci_request_release(request);
-    return status;
-}
-
 int npc_comm_run(npc_comm *comm, const npc_desc *desc, npc_error *error) {
     npci_call call;
     int status = npci_begin(&call, comm, desc, error);
@@ -47,7 +26,7 @@ int npc_comm_run(npc_comm *comm, const npc_desc *desc, npc_error *error) {
     if (npci_is_mail(&call))
         status = npci_mail_run(&call);
     else if (call.d.key != 0)
-        status = npci_run_keyed(&call);
+        status = npci_keyed_run(&call);
     else
         status = npci_queue_run(&call);
     npci_comm_release(comm);

@@ -51,10 +51,10 @@ npci_layout npci_layout_of(int size, size_t chunk, size_t middle) {
     return layout;
 }
 
-/* npci_chunk_for chooses the chunk so that what all ranks stage of it stays in their second-level caches. */
+/* npci_chunk_for chooses a chunk that fits the second-level cache with its neighbours. Half and double of it measured
+ * alike, so small staging memory decides. */
 static size_t npci_chunk_for(int size) {
-    size_t chunk = ((size_t)2 << 20) / (size_t)size;
-    chunk = chunk > (size_t)1 << 20 ? (size_t)1 << 20 : chunk;
+    size_t chunk = ((size_t)1 << 20) / (size_t)size;
     size_t least = (size_t)size * NPCI_LINE > 65536 ? (size_t)size * NPCI_LINE : 65536;
     chunk = chunk < least ? least : chunk;
     return (chunk + NPCI_PAGE - 1) / NPCI_PAGE * NPCI_PAGE;

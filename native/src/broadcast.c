@@ -34,7 +34,7 @@ static int npci_broadcast_large(npci_call *call, npci_cursor *in, npci_cursor *o
                 status = npci_wait_all(call, NPCI_DRAINED, round - NPCI_SLOTS + 1);
             if (status != NPC_OK)
                 break;
-            npci_cursor_read(in, at, bytes, staging);
+            npci_cursor_stage(in, at, bytes, staging);
             npci_advance_stage(call, NPCI_STAGED, round + 1);
         } else {
             status = npci_wait_stage(call, call->d.root, NPCI_STAGED, round + 1);
@@ -54,7 +54,7 @@ int npci_broadcast(npci_call *call) {
     npci_cursor out = npci_cursor_of(d->out, d->n_out, call->item);
     unsigned char *space = npci_meet_space(call, call->bytes);
     if (space != NULL && is_root)
-        npci_cursor_read(&in, 0, call->bytes, space);
+        npci_cursor_stage(&in, 0, call->bytes, space);
     int status = npci_meet(call);
     if (status != NPC_OK)
         return status;

@@ -26,11 +26,11 @@ unsigned char *npci_cursor_at(npci_cursor *cursor, int64_t position, int64_t *by
     return (unsigned char *)cursor->buffers[cursor->index].data + (position - cursor->start);
 }
 
-void npci_cursor_read(npci_cursor *cursor, int64_t position, int64_t bytes, void *to) {
+void npci_cursor_stage(npci_cursor *cursor, int64_t position, int64_t bytes, void *to) {
     while (bytes > 0) {
         int64_t piece = bytes;
         const unsigned char *from = npci_cursor_at(cursor, position, &piece);
-        memcpy(to, from, (size_t)piece);
+        npci_stage_copy(to, from, piece);
         to = (unsigned char *)to + piece;
         position += piece;
         bytes -= piece;

@@ -51,6 +51,7 @@ static int npci_arrive(npci_call *call, uint64_t fingerprint) {
     uint64_t sequence = ++call->lane->sequence;
     npci_cell *mine = npci_cell_of(call, sequence, rank);
     mine->fingerprint = fingerprint;
+    npci_stage_publish();
     npci_advance_word(&mine->sequence, sequence, &call->lane->progress[rank].arrivals.waiters);
     for (int i = 1; i < size; i++) {
         int peer = rank + i < size ? rank + i : rank + i - size;

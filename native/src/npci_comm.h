@@ -74,6 +74,7 @@ struct npci_call {
 
 struct npc_request {
     _Atomic uint32_t complete; /* a futex */
+    _Atomic uint32_t waiters;  /* that sleep on it */
     _Atomic int references;
     npc_comm *comm;
     npc_done_fn done;
@@ -136,6 +137,13 @@ int npci_wait_expired(npci_call *call, const bool *missing);
 /* npci_wait_lost ends the communicator because `peer` has left or died. */
 int npci_wait_lost(npci_call *call, int peer, int presence);
 
+/* ---- stage.c: staging memory. */
+unsigned char *npci_staging(const npci_call *call, int rank, uint64_t round);
+/* npci_stage_copy copies into memory that other ranks read; npci_stage_publish comes between the last such copy and the
+ * npci_advance that tells them. */
+void npci_stage_copy(void *to, const void *from, int64_t bytes);
+void npci_stage_publish(void);
+
 /* npci_advance publishes everything this rank wrote before it, and wakes those that wait for it.
  * Sequentially consistent store and load: the sleeper announces itself (RMW), then looks at the value; this side
  * stores, then looks for announcements. In the one total order at least one of them sees the other. */
@@ -160,8 +168,10 @@ static inline int npci_wait_stage(npci_call *call, int peer, int stage, uint64_t
 
 /* npci_wait_all waits for every other rank. */
 int npci_wait_all(npci_call *call, int stage, uint64_t target);
-/* npci_advance_stage tells the others how far this rank is. */
+/* npci_advance_stage tells the others how far this rank is, and makes visible what it has staged. */
 static inline void npci_advance_stage(npci_call *call, int stage, uint64_t to) {
+    if (stage != NPCI_DRAINED)
+        npci_stage_publish();
     npci_advance(&call->lane->progress[call->comm->rank].stage[stage], to);
 }
 
@@ -219,7 +229,8 @@ typedef struct npci_cursor {
 npci_cursor npci_cursor_of(const npc_buf *buffers, int count, size_t item);
 /* npci_cursor_at gives the memory at byte `position` and lowers *bytes to what is contiguous there. */
 unsigned char *npci_cursor_at(npci_cursor *cursor, int64_t position, int64_t *bytes);
-void npci_cursor_read(npci_cursor *cursor, int64_t position, int64_t bytes, void *to);
+/* npci_cursor_stage copies to staging memory; npci_cursor_write copies from anywhere to the buffers. */
+void npci_cursor_stage(npci_cursor *cursor, int64_t position, int64_t bytes, void *to);
 void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from);
 int64_t npci_buffers_count(const npc_buf *buffers, int count);
 /* npci_part gives the part of `bytes` that belongs to rank `index` of `size`, on cache-line borders. */
@@ -239,9 +250,6 @@ typedef struct npci_reduction {
 npci_reduction npci_reduction_of(const npci_call *call);
 /* npci_reduce computes to[i] = from[0][i] op from[1][i] op ... in that order. `to` may be one of the inputs. */
 void npci_reduce(const npci_reduction *reduction, void *to, const void *const *from, int64_t bytes);
-
-/* ---- stage.c: staging memory. */
-unsigned char *npci_staging(const npci_call *call, int rank, uint64_t round);
 
 /* ---- output.c: outputs whose size is known only after the meeting. */
 /* npci_output_at finds or allocates the output; on failure *failure is the status to return after taking part, and
@@ -269,8 +277,10 @@ int npci_request_new(npc_request **request, const npci_call *call, npc_done_fn d
 /* npci_request_complete tells whoever waits, and drops the engine's reference. */
 void npci_request_complete(npc_request *request, int status);
 void npci_request_release(npc_request *request);
-/* npci_request_await waits for it as a blocking call does. */
-int npci_request_await(npc_request *request, int64_t timeout_ms, bool poll, npc_error *error);
+/* npci_request_await waits at most timeout_ms (negative: without limit). It returns the call's status; -1 when the time
+ * is over; NPCI_POLL about every 50 ms where the caller `polls`. */
+#define NPCI_POLL (-3)
+int npci_request_await(npc_request *request, int64_t timeout_ms, bool polls, npc_error *error);
 
 /* ---- worker.c: npci_worker_start makes a thread that takes no signals; it holds a reference to comm. */
 int npci_worker_start(npc_comm *comm, pthread_t *thread, void *(*body)(void *), npc_error *error);
@@ -287,6 +297,7 @@ int npci_queue_submit(npci_call *call, npc_done_fn done, void *user, npc_request
 int npci_keyed_new(npc_comm *comm, npc_error *error);
 void npci_keyed_free(npc_comm *comm);
 void npci_keyed_close(npc_comm *comm);
+int npci_keyed_run(npci_call *call);
 int npci_keyed_submit(npci_call *call, npc_done_fn done, void *user, npc_request **request);
 /* npci_table_lock takes the table's lock; it fails where the communicator ends meanwhile. */
 int npci_table_lock(npc_comm *comm, npc_error *error);

@@ -24,8 +24,8 @@ static void npci_blocks_stage(const npci_blocks *blocks, uint64_t i, uint64_t ro
     unsigned char *staging = npci_staging(blocks->call, comm->rank, round);
     for (int r = 0; r < comm->size; r++) {
         if (r != comm->rank)
-            memcpy(staging + r * blocks->piece, blocks->in + r * blocks->block + (int64_t)i * blocks->piece,
-                   (size_t)npci_piece_bytes(blocks, i));
+            npci_stage_copy(staging + r * blocks->piece, blocks->in + r * blocks->block + (int64_t)i * blocks->piece,
+                            npci_piece_bytes(blocks, i));
     }
 }
 
@@ -82,7 +82,7 @@ int npci_reduce_scatter(npci_call *call) {
     unsigned char *space = npci_meet_space(call, call->bytes);
     int failure;
     if (space != NULL && call->bytes > 0)
-        memcpy(space, in, (size_t)call->bytes);
+        npci_stage_copy(space, in, call->bytes);
     int status = npci_meet(call);
     if (status != NPC_OK)
         return status;

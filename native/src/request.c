@@ -26,6 +26,7 @@ int npci_request_new(npc_request **out, const npci_call *call, npc_done_fn done,
         return npci_fail(error, NPC_ERR_MEMORY, "no memory for a submitted call");
     }
     atomic_init(&request->complete, 0);
+    atomic_init(&request->waiters, 0);
     atomic_init(&request->references, done == NULL ? 2 : 1);
     request->comm = call->comm;
     request->done = done;
@@ -64,46 +65,57 @@ void npci_request_complete(npc_request *request, int status) {
     if (request->done != NULL) {
         request->done(request->user, status, request->error.text);
     } else {
-        /* Release: who sees it complete sees the results, the status and the text. */
-        atomic_store_explicit(&request->complete, 1, memory_order_release);
-        npci_futex_wake(&request->complete);
+        /* Who sees it complete sees the results, the status and the text. Sequentially consistent, so that a waiter
+         * either announces itself in time or sees it complete: see npci_advance_word. */
+        atomic_store_explicit(&request->complete, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(&request->waiters, memory_order_seq_cst) != 0)
+            npci_futex_wake(&request->complete);
     }
     npci_request_release(request);
 }
 
-int npci_request_await(npc_request *request, int64_t timeout_ms, bool poll, npc_error *error) {
-    npc_comm *comm = request->comm;
-    int64_t deadline = timeout_ms < 0 ? INT64_MAX : 0;
-    for (int i = 0; timeout_ms != 0 && i < comm->spins + comm->yields; i++) {
-        if (atomic_load_explicit(&request->complete, memory_order_acquire))
-            break;
-        if (i < comm->spins)
-            npci_pause();
-        else
-            sched_yield();
-    }
-    if (timeout_ms > 0 && (__builtin_mul_overflow(timeout_ms, INT64_C(1000000), &deadline) ||
-                           __builtin_add_overflow(npci_now(), deadline, &deadline)))
+static bool npci_request_done(npc_request *request) {
+    return atomic_load_explicit(&request->complete, memory_order_acquire) != 0;
+}
+
+int npci_request_await(npc_request *request, int64_t timeout_ms, bool polls, npc_error *error) {
+    int64_t deadline = INT64_MAX;
+    /* Another thread of this process works for the call, so there is no spinning, which could take its core. */
+    for (int i = 0; timeout_ms != 0 && i < request->comm->yields && !npci_request_done(request); i++)
+        sched_yield();
+    if (timeout_ms >= 0 && (__builtin_mul_overflow(timeout_ms, INT64_C(1000000), &deadline) ||
+                            __builtin_add_overflow(npci_now(), deadline, &deadline)))
         deadline = INT64_MAX;
-    while (!atomic_load_explicit(&request->complete, memory_order_acquire)) {
-        int64_t left = deadline == INT64_MAX ? NPCI_SLICE : deadline - (timeout_ms == 0 ? 0 : npci_now());
-        if (left <= 0)
+    int64_t polled = npci_now();
+    while (!npci_request_done(request)) {
+        int64_t now = npci_now(), left = deadline - now < NPCI_SLICE ? deadline - now : NPCI_SLICE;
+        if (timeout_ms >= 0 && left <= 0)
             return -1;
-        npci_futex_wait(&request->complete, 0, left < NPCI_SLICE ? left : NPCI_SLICE);
-        if (poll && comm->poll != NULL && !atomic_load_explicit(&request->complete, memory_order_acquire) &&
-            comm->poll() != 0)
-            return npci_fail(error, NPC_ERR_INTERRUPTED, "the wait was interrupted");
+        if (polls && now - polled >= NPCI_SLICE)
+            return NPCI_POLL;
+        atomic_fetch_add_explicit(&request->waiters, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(&request->complete, memory_order_seq_cst) == 0)
+            npci_futex_wait(&request->complete, 0, left);
+        atomic_fetch_sub_explicit(&request->waiters, 1, memory_order_relaxed);
     }
     npci_fail(error, request->status, "%s", request->error.text);
     return request->status;
 }
 
 int npc_request_wait(npc_request *request, int64_t timeout_ms, npc_error *error) {
+    npc_comm *comm = request->comm;
     if (error != NULL)
         error->text[0] = '\0';
-    if (atomic_load_explicit(&request->comm->forked, memory_order_relaxed))
-        return npci_usable(request->comm, error);
-    return npci_request_await(request, timeout_ms, true, error);
+    if (atomic_load_explicit(&comm->forked, memory_order_relaxed))
+        return npci_usable(comm, error);
+    for (int64_t start = npci_now();;) {
+        int64_t left = timeout_ms < 0 ? timeout_ms : timeout_ms - (npci_now() - start) / 1000000;
+        int status = npci_request_await(request, left < 0 && timeout_ms >= 0 ? 0 : left, comm->poll != NULL, error);
+        if (status != NPCI_POLL)
+            return status;
+        if (comm->poll() != 0)
+            return npci_fail(error, NPC_ERR_INTERRUPTED, "the wait was interrupted");
+    }
 }
 
 void npc_request_free(npc_request *request) {

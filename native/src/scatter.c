@@ -31,7 +31,7 @@ static int npci_scatter_large(npci_call *call, const unsigned char *in, unsigned
         }
         for (int r = 0; r < comm->size; r++) {
             if (r != comm->rank)
-                memcpy(staging + r * piece, in + r * block + at, (size_t)bytes);
+                npci_stage_copy(staging + r * piece, in + r * block + at, bytes);
         }
         npci_advance_stage(call, NPCI_STAGED, round + 1);
     }
@@ -75,7 +75,7 @@ int npci_scatter(npci_call *call) {
         memcpy(aside->shape, call->shape, sizeof aside->shape);
         unsigned char *space = npci_meet_space(call, call->bytes);
         if (space != NULL && call->bytes > 0)
-            memcpy(space, call->d.in[0].data, (size_t)call->bytes);
+            npci_stage_copy(space, call->d.in[0].data, call->bytes);
     }
     int status = npci_meet(call);
     return status == NPC_OK ? npci_scatter_met(call) : status;

@@ -5,6 +5,8 @@
  * order in which all of them run named calls. An entry is free again when all ranks have run it. */
 #include "npci_table.h"
 
+#include <sched.h>
+
 #define NPCI_CONTENDED 0x80000000u
 
 npci_table *npci_table_of(npc_comm *comm) {
@@ -22,6 +24,17 @@ int npci_table_lock(npc_comm *comm, npc_error *error) {
     uint32_t mine = (uint32_t)comm->rank + 1, seen = 0;
     if (atomic_compare_exchange_strong_explicit(lock, &seen, mine, memory_order_acquire, memory_order_relaxed))
         return NPC_OK;
+    /* It is held for less than a microsecond, so most waits are over before a sleep would begin. */
+    for (int i = 0; i < 200; i++) {
+        seen = 0;
+        if (atomic_load_explicit(lock, memory_order_relaxed) == 0 &&
+            atomic_compare_exchange_strong_explicit(lock, &seen, mine, memory_order_acquire, memory_order_relaxed))
+            return NPC_OK;
+        if (comm->spins == 0 && i % 16 == 15)
+            sched_yield();
+        else
+            npci_pause();
+    }
     for (;;) {
         if (seen == 0) {
             /* Others may sleep: the word says so until this holder has woken one. */
