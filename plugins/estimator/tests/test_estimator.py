@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -212,6 +213,22 @@ def other_ways():
     )
 
 
+def uneven_steps():
+    """A rank whose data end early is an error on all ranks, soon."""
+    comm, npu, tf = start()
+    import npucoll
+
+    estimator = npu.NPUEstimator(Recorder(tf, npu), config=npu.NPURunConfig(save_checkpoints_steps=0))
+    began = time.monotonic()
+    with pytest.raises(npucoll.PeerLost, match="rank 1 ended its training after 3 steps, while rank 0 is in step 4"):
+        estimator.train(input_fn_of(tf, comm.rank, comm.size), steps=3 if comm.rank else 5)
+    assert time.monotonic() - began < 30
+    # The communicator has ended; a new one works.
+    npucoll.shutdown()
+    npucoll.init()
+    estimator.train(input_fn_of(tf, comm.rank, comm.size), steps=3)
+
+
 def configurations():
     _, npu, tf = start()
     import tensorflow
@@ -274,6 +291,8 @@ def test_one_directory_serves_all_ranks(ranks, tmp_path):
     ranks(2, life_with_one_directory, str(tmp_path))
 
 
-@pytest.mark.parametrize("check", [other_ways, configurations], ids=["other_ways", "configurations"])
+@pytest.mark.parametrize(
+    "check", [other_ways, configurations, uneven_steps], ids=["other_ways", "configurations", "uneven_steps"]
+)
 def test_configurations(ranks, check):
     ranks(2, check)

@@ -5,7 +5,8 @@
 2. The broadcast hook comes before all other hooks, so that those already see the variables of rank 0.
 3. The other ranks write neither checkpoints nor summaries, so that one ``model_dir`` serves them all. When training
    ends they wait for rank 0, which may still be saving: after ``train`` every rank finds the same checkpoint.
-4. ``evaluate`` and ``predict`` only read, and need no other rank.
+4. A rank that ends its training early would leave the others waiting: even.py makes that an error.
+5. ``evaluate`` and ``predict`` only read, and need no other rank.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 import npucoll
+import npucoll_tensorflow
+from npucoll_estimator.even import EvenSteps
 from npucoll_estimator.run_config import STRATEGIES, NPURunConfig, refuse_strategies
 from npucoll_estimator.spec import HostCallHook
 from npucoll_tf1 import NPUBroadcastGlobalVariablesHook
@@ -37,6 +40,9 @@ class NPUEstimator(tf.estimator.Estimator):  # type: ignore[misc]  # TensorFlow 
     writes checkpoints and summaries, and runs ``training_chief_hooks``, saving listeners and a ``host_call``, unless
     the configuration says ``save_on_all_ranks=True``.
     """
+
+    # How often this process has trained: a number that is the same on all ranks.
+    _trainings = 0
 
     def __init__(
         self,
@@ -71,19 +77,33 @@ class NPUEstimator(tf.estimator.Estimator):  # type: ignore[misc]  # TensorFlow 
         max_steps: Optional[int] = None,
         saving_listeners: Optional[Sequence[Any]] = None,
     ) -> NPUEstimator:
-        """Train as an Estimator does, on all ranks together; every rank calls this with the same step counts."""
+        """Train as an Estimator does, on all ranks together; every rank calls this with the same step counts.
+
+        Errors of collectives are npucoll's own: MismatchError, PeerLost, CollectiveTimeout.
+        """
+        arguments = {"steps": steps, "max_steps": max_steps, "saving_listeners": saving_listeners}
+        if not self._writes:
+            arguments["saving_listeners"] = None
         hooks = list(hooks or ())
-        if npucoll.size() > 1:
-            start = self._agree()
-            if max_steps is not None and start >= max_steps:
-                tf.logging.info("Skipping training since max_steps has already saved.")
-                return self
-            if self._broadcasts:
-                hooks.insert(0, NPUBroadcastGlobalVariablesHook(0))
-        listeners = saving_listeners if self._writes else None
-        super().train(input_fn, hooks=hooks, steps=steps, max_steps=max_steps, saving_listeners=listeners)
-        if npucoll.size() > 1:
-            npucoll.communicator().barrier(name=AFTER)
+        if npucoll.size() == 1:
+            super().train(input_fn, hooks=hooks, **arguments)
+            return self
+        start = self._agree()
+        if max_steps is not None and start >= max_steps:
+            tf.logging.info("Skipping training since max_steps has already saved.")
+            return self
+        comm = npucoll.communicator()
+        NPUEstimator._trainings += 1
+        try:
+            with EvenSteps(comm, NPUEstimator._trainings) as even:
+                first = [NPUBroadcastGlobalVariablesHook(0)] if self._broadcasts else []
+                super().train(input_fn, hooks=[*first, even, *hooks], **arguments)
+                comm.barrier(name=AFTER)
+        except tf.errors.OpError as error:
+            ours = npucoll_tensorflow.translate(error)
+            if ours is None:
+                raise
+            raise ours from error
         return self
 
     def _agree(self) -> int:
