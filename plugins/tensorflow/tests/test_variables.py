@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import npucoll
-import npucoll_tensorflow as npt
 import numpy as np
 import pytest
 import tensorflow as tf
+
+import npucoll
+import npucoll_tensorflow as npt
 
 v1 = tf.compat.v1
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "bool", "complex64"]
@@ -64,7 +65,8 @@ def _not_on_root(use_resource):
                 session.run(operation)
             mine = npt.translate(caught.value)
             assert isinstance(mine, npucoll.ConfigError), str(caught.value)
-            assert f"rank 1 has not initialized, so cannot send, {variables[1].name}, {variables[4].name}" in str(mine), str(mine)
+            names = f"{variables[1].name}, {variables[4].name}"
+            assert f"rank 1 has not initialized, so cannot send, {names}" in str(mine), str(mine)
             if comm.rank == 0:
                 _check(variables, session.run(variables), 0)  # nothing was written
 
