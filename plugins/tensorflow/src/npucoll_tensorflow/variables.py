@@ -66,7 +66,7 @@ def _check(variable: Any) -> None:
 
 def _broadcast(variables: List[Any], root: int, name: Optional[str]) -> List[Any]:
     """Return the root's values of ``variables``."""
-    ready = [v1.is_variable_initialized(variable) for variable in variables]
+    ready = [_is_initialized(variable) for variable in variables]
     values = [_value_or_zeros(variable, is_ready) for variable, is_ready in zip(variables, ready)]
     for place, variable in enumerate(variables):
         if not variable.shape.is_fully_defined():
@@ -88,6 +88,11 @@ def _send(values: List[Any], root: int, name: Optional[str]) -> List[Any]:
         plan="variables",
     )
     return keep_shapes(values, results)
+
+
+def _is_initialized(variable: Any) -> Any:
+    # The function crashes in TensorFlow 1.15's eager mode, the method does not exist for its ref variables.
+    return variable.is_initialized() if tf.executing_eagerly() else v1.is_variable_initialized(variable)
 
 
 def _value_or_zeros(variable: Any, ready: Any) -> Any:
