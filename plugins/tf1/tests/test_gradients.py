@@ -92,6 +92,18 @@ def pairs_of_compute_gradients():
         assert session.run(tf.train.get_global_step()) == 1
 
 
+def a_gradient_missing_on_one_rank():
+    """Every rank learns of it in that step, and the communicator goes on."""
+    comm, npu, tf = start()
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant([1.0, 2.0])
+        differing = npu.npu_allreduce([x, None if comm.rank else 2 * x])
+        same = npu.npu_allreduce([x, 3 * x])
+        with pytest.raises(tf.errors.OpError, match="MismatchError.*None at 1"):
+            session.run([one for one in differing if one is not None])
+        assert session.run(same)[1].tolist() == [3.0, 6.0]
+
+
 def sparse_gradients():
     comm, npu, tf = start()
     with tf.Graph().as_default(), tf.Session() as session:
@@ -252,6 +264,7 @@ CHECKS = [
     kinds_of_values,
     results_come_after_all_inputs,
     pairs_of_compute_gradients,
+    a_gradient_missing_on_one_rank,
     sparse_gradients,
     two_optimizers,
     loss_scales,
