@@ -43,7 +43,7 @@ def formats(kind):
     if kind == "tf.keras" and not _keras2():
         # What is wrong with .h5 there is wrong without npucoll too: a loaded optimizer does not know the weights.
         return [".keras"]
-    # A SavedModel with a legacy optimizer does not load, also without npucoll, where tf_keras was imported beside Keras 2.
+    # A SavedModel with a legacy optimizer does not load, with or without npucoll, where both Kerases were imported.
     return [".keras", ".h5"] if kind.endswith("legacy") else [".keras", ".h5", ""]
 
 

@@ -126,7 +126,10 @@ def broadcasts_by_hand(name):
         mean, none = npu.npu_allreduce([kind.tf.constant([1.0 + comm.rank]), None])
         assert none is None and np.allclose(mean, (comm.size + 1) / 2)
         assert np.allclose(npu.npu_allreduce(kind.tf.constant(2.0), "sum"), 2 * comm.size)
-    assert npu.get_rank_size() == comm.size and npu.get_rank_id() == comm.rank
+    assert npu.get_rank_size() == comm.size and npu.get_rank_id("hccl_world_group") == comm.rank
+    assert npu.get_local_rank_size() == comm.local_size and npu.get_local_rank_id() == comm.local_rank
+    with pytest.raises(npucoll.ConfigError, match="'tf1' has groups"):
+        npu.get_rank_size("mine")
 
 
 def refuses_xla(name):

@@ -37,6 +37,7 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
+        self._restore()
         # TensorFlow 1.15 has no train_step, and makes the weights before it calls us.
         if hasattr(model, "train_step") and compat.eager_outside_functions() and not _ready(model):
             self._waiting = _FirstStep(model, self._broadcast)
@@ -46,9 +47,7 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
             self._broadcast(self.model)
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._waiting is not None:
-            self._waiting.restore()
-            self._waiting = None
+        self._restore()
 
     # tf_keras asks every callback, also one whose base is Keras 3's, whether it wants to be called at each batch.
     def _implements_train_batch_hooks(self) -> bool:
@@ -56,6 +55,12 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
 
     _implements_test_batch_hooks = _implements_train_batch_hooks
     _implements_predict_batch_hooks = _implements_train_batch_hooks
+
+    def _restore(self) -> None:
+        """Take back what was done to the model; a fit that raised has not done so at its end."""
+        if self._waiting is not None:
+            self._waiting.restore()
+            self._waiting = None
 
     def _broadcast(self, model: Any) -> None:
         if not compat.executing_eagerly():

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import npucoll_tensorflow
-from npucoll import UnsupportedError
+from npucoll_keras.ranks import WORLD, check_group
 from npucoll_tensorflow import allgather, allreduce, broadcast
 
 __all__ = ["allgather", "allreduce", "broadcast", "npu_allreduce"]
-
-WORLD = "hccl_world_group"
 
 
 def npu_allreduce(
@@ -20,12 +18,9 @@ def npu_allreduce(
 
     A list or tuple gives a list, with None and IndexedSlices in their places; its results become available after all
     its inputs. ``reduction``: "mean", "sum", "min", "max" or "prod". ``fusion`` and ``fusion_id`` are hints for another
-    engine and change nothing here. UnsupportedError for another ``group`` than all ranks.
+    engine and change nothing here. ConfigError for another ``group`` than all ranks.
     """
-    if group != WORLD:
-        raise UnsupportedError(
-            f"npu_allreduce over the group {group!r} is not offered in the mode 'keras'; leave it out"
-        )
+    check_group(group)
     if isinstance(values, (list, tuple)):
         return npucoll_tensorflow.reduce_gradients(list(values), op=reduction)
     return npucoll_tensorflow.reduce_gradients([values], op=reduction)[0]

@@ -81,7 +81,7 @@ def _by_name(name: str) -> Any:
 def _refusal(optimizer: Any) -> str:
     text = (
         f"cannot wrap {optimizer!r}: expected an optimizer of tf.keras, tf_keras or Keras 3, a legacy Keras optimizer, "
-        "one of tf.compat.v1.train, a LossScaleOptimizer around one of these, or a Keras optimizer's name such as 'adam'"
+        "one of tf.compat.v1.train, a LossScaleOptimizer around one of these, or the name of one of Keras's"
     )
     if isinstance(optimizer, type):
         text += f"; this is a class: make an object of it, {optimizer.__name__}(…)"
