@@ -160,7 +160,9 @@ def loss_scales():
         from tensorflow.python.training.experimental.loss_scale import DynamicLossScale
         from tensorflow.python.training.experimental.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer
     for inside in (True, False):
-        with tf.Graph().as_default(), tf.Session() as session:
+        with tf.Graph().as_default(), tf.Session() as session, warnings.catch_warnings():
+            # The gradients are applied in a branch, whose graph is another one in TensorFlow 2.
+            warnings.simplefilter("error", RuntimeWarning)
             w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
             factor = tf.placeholder(tf.float32, [])
             plain = tf.train.GradientDescentOptimizer(0.5)
