@@ -10,8 +10,19 @@
 
 static _Atomic(const npc_api *) engine;
 
+enum { MAX_DIMS = 256 };         /* TensorFlow allows 254 */
+enum { WORTH_REUSING = 1 << 15 }; /* bytes; smaller outputs are cheap to allocate */
+
 /* How many kernels wait inside their compute function because this TensorFlow has no other way. */
 static atomic_int waiting;
+
+/* How many calls the engine has, for npt_pending. */
+static atomic_int pending;
+
+int npt_pending(void)
+{
+    return atomic_load_explicit(&pending, memory_order_relaxed);
+}
 
 void npt_bind(const npc_api *api)
 {
@@ -97,7 +108,8 @@ static bool failed(const struct call *call)
 static void call_free(struct call *call)
 {
     for (int i = 0; i < call->n_in; i++)
-        npt_tf.DeleteTensor(call->in[i]);
+        if (call->in[i] != NULL)
+            npt_tf.DeleteTensor(call->in[i]);
     for (int i = 0; i < call->n_out; i++)
         npt_tf.DeleteTensor(call->out[i]);
     if (call->comm != NULL)
@@ -172,7 +184,7 @@ static int64_t elements(const TF_Tensor *tensor)
 /* output allocates output `index` like the tensor `model`, with dimension 0 replaced unless it is negative. */
 static TF_Tensor *output(struct call *call, int index, const TF_Tensor *model, int64_t rows)
 {
-    int64_t dims[256], count = 1;
+    int64_t dims[MAX_DIMS], count = 1;
     int n_dims = npt_tf.NumDims(model), dtype = npt_tf.TensorType(model);
     for (int i = 0; i < n_dims; i++) {
         dims[i] = i == 0 && rows >= 0 ? rows : npt_tf.Dim(model, i);
@@ -283,16 +295,41 @@ static void describe_fused(struct call *call, bool bytes)
     }
 }
 
-/* make_outputs allocates an output for each input, of the same shape. */
+/* reuse_input tries to make input `index` also the output, which saves the memory and touching it for the first time. It is
+ * possible where nobody else holds the tensor, us included, so our hold on it is given up for the moment. */
+static TF_Tensor *reuse_input(struct call *call, int index)
+{
+    int64_t dims[MAX_DIMS];
+    int n_dims = npt_tf.NumDims(call->in[index]), reused = -1;
+    for (int i = 0; i < n_dims; i++)
+        dims[i] = npt_tf.Dim(call->in[index], i);
+    npt_tf.DeleteTensor(call->in[index]);
+    call->in[index] = NULL;
+    TF_Tensor *tensor = npt_tf.ForwardInputOrAllocateOutput(call->context, &index, 1, index, dims, n_dims, &reused,
+                                                           call->status);
+    if (!failed(call)) {
+        npt_tf.GetInput(call->context, index, &call->in[index], call->status);
+        keep_output(call, tensor);
+    }
+    return tensor;
+}
+
+/* make_outputs provides an output for each input, of the same shape. */
 static void make_outputs(struct call *call)
 {
     int count = npt_tf.NumInputs(call->context);
+    bool may_reuse = call->kernel->kind == NPC_ALLREDUCE && npt_tf.ForwardInputOrAllocateOutput != NULL;
     for (int i = 0; i < count && !failed(call); i++) {
-        TF_Tensor *tensor = output(call, i, call->in[i], -1);
-        if (failed(call))
-            return;
-        keep_output(call, tensor);
-        call->out_bufs[i] = (npc_buf){npt_tf.TensorData(tensor), call->in_bufs[i].count};
+        TF_Tensor *tensor;
+        if (may_reuse && npt_tf.TensorByteSize(call->in[i]) >= WORTH_REUSING) {
+            tensor = reuse_input(call, i);
+        } else {
+            tensor = output(call, i, call->in[i], -1);
+            if (!failed(call))
+                keep_output(call, tensor);
+        }
+        if (!failed(call))
+            call->out_bufs[i] = (npc_buf){npt_tf.TensorData(tensor), call->in_bufs[i].count};
     }
     call->desc.n_out = count;
 }
@@ -424,6 +461,7 @@ static void connect(struct call *call)
 static void on_done(void *user, int status, const char *text)
 {
     struct call *call = user;
+    atomic_fetch_sub_explicit(&pending, 1, memory_order_relaxed);
     if (status != NPC_OK && !failed(call))
         fail(call, status, text);
     if (!call->waits) {
@@ -436,35 +474,12 @@ static void on_done(void *user, int status, const char *text)
     pthread_mutex_unlock(&call->mutex);
 }
 
-/* wait_inside keeps the compute function until the call is complete. Two that wait at once can keep TensorFlow's threads
- * from the very call that another rank waits for, so the second is refused in words. */
-static void wait_inside(struct call *call)
-{
-    npc_error error = {{0}};
-    if (atomic_fetch_add(&waiting, 1) > 0) {
-        fail(call, NPC_ERR_UNSUPPORTED,
-             "in this TensorFlow a graph can run one collective at a time; use one grouped call, or control dependencies");
-    } else {
-        pthread_mutex_init(&call->mutex, NULL);
-        pthread_cond_init(&call->completed, NULL);
-        int status = call->api->submit(call->comm, &call->desc, on_done, call, &error);
-        if (status != NPC_OK)
-            fail(call, status, error.text);
-        pthread_mutex_lock(&call->mutex);
-        while (status == NPC_OK && !call->complete)
-            pthread_cond_wait(&call->completed, &call->mutex);
-        pthread_mutex_unlock(&call->mutex);
-        pthread_cond_destroy(&call->completed);
-        pthread_mutex_destroy(&call->mutex);
-    }
-    atomic_fetch_sub(&waiting, 1);
-}
-
 /* start hands the call to the engine; the call may be complete, and gone, when it returns. */
 static void start(struct call *call)
 {
     npc_error error = {{0}};
     int status;
+    atomic_fetch_add_explicit(&pending, 1, memory_order_relaxed);
     if (call->kernel->blocking) {
         status = call->api->run(call->comm, &call->desc, &error);
         on_done(call, status, error.text);
@@ -473,6 +488,28 @@ static void start(struct call *call)
     status = call->api->submit(call->comm, &call->desc, on_done, call, &error);
     if (status != NPC_OK)
         on_done(call, status, error.text);
+}
+
+/* wait_inside keeps the compute function until the call is complete. Two that wait at once can keep TensorFlow's threads
+ * from the very call that another rank waits for, so the second is refused in words. */
+static void wait_inside(struct call *call)
+{
+    if (!call->kernel->blocking && atomic_fetch_add(&waiting, 1) > 0) {
+        fail(call, NPC_ERR_UNSUPPORTED,
+             "in this TensorFlow a graph can run one collective at a time; use one grouped call, or control dependencies");
+    } else {
+        pthread_mutex_init(&call->mutex, NULL);
+        pthread_cond_init(&call->completed, NULL);
+        start(call);
+        pthread_mutex_lock(&call->mutex);
+        while (!call->complete)
+            pthread_cond_wait(&call->completed, &call->mutex);
+        pthread_mutex_unlock(&call->mutex);
+        pthread_cond_destroy(&call->completed);
+        pthread_mutex_destroy(&call->mutex);
+    }
+    if (!call->kernel->blocking)
+        atomic_fetch_sub(&waiting, 1);
 }
 
 void npt_compute(const struct npt_kernel *kernel, TF_OpKernelContext *context, struct npt_done *done)
@@ -499,12 +536,6 @@ void npt_compute(const struct npt_kernel *kernel, TF_OpKernelContext *context, s
     if (!failed(call))
         describe(call);
     if (failed(call)) {
-        finish(call);
-    } else if (kernel->blocking && call->waits) {
-        npc_error error = {{0}};
-        int status = call->api->run(call->comm, &call->desc, &error);
-        if (status != NPC_OK && !failed(call))
-            fail(call, status, error.text);
         finish(call);
     } else if (call->waits) {
         wait_inside(call);

@@ -22,6 +22,13 @@ enum { DESTROY = 3 }; /* of libstdc++'s _Manager_operation */
 enum { KNOWN = 16 };
 static _Atomic(uintptr_t) known[KNOWN];
 
+static atomic_bool refused;
+
+void npt_done_refuse(bool yes)
+{
+    atomic_store(&refused, yes);
+}
+
 static bool in_tensorflow(uintptr_t address)
 {
     Dl_info info;
@@ -54,7 +61,7 @@ static bool believable(const struct npt_done *done)
 bool npt_done_take(struct npt_done *done, void *source)
 {
     struct npt_done *theirs = source;
-    if (!believable(theirs))
+    if (atomic_load_explicit(&refused, memory_order_relaxed) || !believable(theirs))
         return false;
     memcpy(done, theirs, sizeof *done);
     memset(&theirs->manager, 0, sizeof theirs->manager);

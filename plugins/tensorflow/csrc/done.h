@@ -15,6 +15,9 @@ struct npt_done {
  * `source` does not look like one; then the kernel must finish before it returns. Call it inside the compute function. */
 bool npt_done_take(struct npt_done *done, void *source);
 
+/* npt_done_refuse makes npt_done_take return false, or no longer. */
+void npt_done_refuse(bool yes);
+
 /* npt_done_run calls the callback and ends it. The kernel's context may be gone when it returns. Any thread. */
 void npt_done_run(struct npt_done *done);
 

@@ -45,6 +45,9 @@ void npt_compute(const struct npt_kernel *kernel, TF_OpKernelContext *context, s
 /* npt_bind tells where the engine is. NULL takes it away. */
 void npt_bind(const npc_api *api);
 
+/* npt_pending returns how many calls of this process the engine has not completed. */
+int npt_pending(void);
+
 enum npt_mode {
     NPT_MODE_NONE = 0,       /* nothing is registered */
     NPT_MODE_C_API = 1,      /* asynchronous, through the C API */

@@ -53,6 +53,21 @@ int npt_bind_engine(const npc_api *api)
     return 1;
 }
 
+/* npt_pending_calls returns how many collectives of this process are under way in graphs. */
+NPT_EXPORT int npt_pending_calls(void);
+int npt_pending_calls(void)
+{
+    return npt_pending();
+}
+
+/* npt_wait_inside makes kernels wait inside their compute function, as they do where done.c does not know the callback:
+ * for tests of that. */
+NPT_EXPORT void npt_wait_inside(int yes);
+void npt_wait_inside(int yes)
+{
+    npt_done_refuse(yes != 0);
+}
+
 NPT_EXPORT int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name);
 int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name)
 {

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 import npucoll
+from npucoll_tensorflow.interrupt import Watcher
 from npucoll_tensorflow.plan import Plans
 
 __all__ = ["MODES", "Library", "load"]
@@ -42,6 +43,7 @@ class Library:
         self._native.npt_name.argtypes = [ctypes.c_uint64, ctypes.c_char_p]
         self._native.npt_name.restype = None
         self.plans = Plans(self._native.npt_plan, self._native.npt_name)
+        self.watcher = Watcher(self._native.npt_pending_calls)
         self._bound = self._bind()
 
     @property
@@ -50,12 +52,24 @@ class Library:
         return MODES[self._native.npt_mode_of_kernels()]
 
     def check_engine(self) -> None:
-        """Raise UnsupportedError where there is no native engine for the operators to call."""
+        """Raise UnsupportedError where the operators have no native engine to call, now or when they run."""
         if not self._bound:
             raise npucoll.UnsupportedError(
                 "collectives in TensorFlow need npucoll's native engine, which is not installed here "
                 "(npucoll._engine is missing); install npucoll from a wheel, or with a C compiler"
             )
+        try:
+            engine = npucoll.communicator().engine
+        except npucoll.NotInitialized:
+            return  # A graph may be built before.
+        if engine.native_handle() is None:
+            raise npucoll.UnsupportedError(
+                f"collectives in TensorFlow need npucoll's native engine, and npucoll was initialized with {engine.name!r}"
+            )
+
+    def wait_inside(self, yes: bool) -> None:
+        """Make kernels wait in TensorFlow's threads, one at a time, as where no better way is known: for tests."""
+        self._native.npt_wait_inside(yes)
 
     def _bind(self) -> bool:
         """Hand the engine's table of functions to the operators. It is one for the life of the process."""

@@ -69,6 +69,9 @@ class Node:
         self.op = op
         self.name = name
         self.root = root
+        if prescale == 0.0 or postscale == 0.0:
+            raise npucoll.ConfigError("prescale and postscale must not be 0")
+        self.group = group
         self.comm = communicator_id(group) if comm is None else comm
         self.prescale, self.postscale = prescale, postscale
         self._attributes: Dict[str, int] = {"reduction": REDUCTIONS[op], "root": root}
@@ -116,6 +119,9 @@ class Node:
         if eager:
             with translated():
                 return function(**inputs, **attributes, blocking=1)
+        loaded.watcher.start()
+        if self.group is not None:
+            loaded.watcher.add(self.group)
         compat.run_loops_in_order(compat.v1.get_default_graph())
         with tf.device("/device:CPU:0"):
             result = function(**inputs, **attributes, name=self._node_name())
