@@ -87,6 +87,7 @@ static void npci_comm_tune(npc_comm *comm, const npc_options *options) {
     comm->timeout_ms = options->timeout_ms > 0 ? options->timeout_ms : NPCI_TIMEOUT_MS;
     comm->threads = options->threads != 0;
     comm->poll = options->poll;
+    comm->kernels = npci_kernels_choose();
 }
 
 int npc_comm_open(int fd, int rank, int size, uint64_t id, const char *name, const npc_options *options,

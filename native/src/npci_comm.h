@@ -46,6 +46,7 @@ struct npc_comm {
     npci_header *area;
     npci_layout layout;
     size_t chunk, middle;
+    const struct npci_kernel_table *kernels;
     npci_member *members;
     npci_lane lanes[NPCI_LANES];
     _Atomic int in_call;    /* a thread is making a numbered call */
@@ -247,6 +248,8 @@ typedef struct npci_reduction {
     size_t item;
     double prescale, postscale;
 } npci_reduction;
+/* npci_kernels_choose asks the processor what it can; that takes microseconds in a virtual machine. */
+const struct npci_kernel_table *npci_kernels_choose(void);
 npci_reduction npci_reduction_of(const npci_call *call);
 /* npci_reduce computes to[i] = from[0][i] op from[1][i] op ... in that order. `to` may be one of the inputs. */
 void npci_reduce(const npci_reduction *reduction, void *to, const void *const *from, int64_t bytes);

@@ -1,6 +1,7 @@
 /* npci_kernels.h: the arithmetic of reductions, written once and compiled for several instruction sets.
  *
- * A file that includes it defines NPCI_TABLE, the name of the table it makes.
+ * A file that includes it defines NPCI_TABLE, the name of the table it makes, and NPCI_HALF_HARDWARE: 1 where the F16C
+ * instructions may be used.
  *
  * A kernel computes to[i] = finish(load(from[0][i]) op load(from[1][i]) op ...), always in rank order, so every rank
  * and every path gives the same bits. It works in blocks whose accumulators stay in the first-level cache: the first
@@ -31,6 +32,12 @@ static inline uint32_t npci_to_bits(float value) {
     return bits;
 }
 
+/* npci_choose takes `yes` where the condition holds, without a branch, so that loops over it vectorize. */
+static inline uint32_t npci_choose(bool condition, uint32_t yes, uint32_t no) {
+    uint32_t mask = 0u - (uint32_t)condition;
+    return (yes & mask) | (no & ~mask);
+}
+
 static inline float npci_from_bfloat(uint16_t half) {
     return npci_from_bits((uint32_t)half << 16);
 }
@@ -40,27 +47,25 @@ static inline uint16_t npci_to_bfloat(float value) {
     uint32_t bits = npci_to_bits(value);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     uint32_t nan = bits >> 16 | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    return (uint16_t)npci_choose((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded);
 }
 
-/* Without a branch, so that it vectorizes: numbers are scaled by a multiplication, which handles subnormals too;
- * infinities and NaNs get the largest exponent. */
+/* A subnormal m * 2^-24 is (1 + m * 2^-10) * 2^-14 - 2^-14. Infinities and NaNs get the largest exponent. */
 static inline float npci_from_half(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
-    uint32_t number = npci_to_bits(npci_from_bits(rest) * 0x1p112f);
-    uint32_t special = rest | 0x7f800000u | ((rest & 0x007fe000u) != 0 ? 0x00400000u : 0u);
-    return npci_from_bits(sign | (rest >= 0x0f800000u ? special : number));
+    uint32_t small = npci_to_bits(npci_from_bits(rest + 0x38800000u) - 0x1p-14f);
+    uint32_t number = npci_choose(rest < 0x00800000u, small, rest + 0x38000000u);
+    return npci_from_bits(sign | npci_choose(rest >= 0x0f800000u, rest | 0x7f800000u, number));
 }
 
-/* Round to nearest, ties to even. Adding a power of two rounds a number that becomes subnormal at the right place. */
+/* Round to nearest, ties to even. Adding 1/2 rounds a number that becomes subnormal at the right place. */
 static inline uint16_t npci_to_half(float value) {
     uint32_t bits = npci_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
     uint32_t normal = (rest - 0x38000000u + 0x0fffu + (rest >> 13 & 1u)) >> 13;
     uint32_t small = npci_to_bits(npci_from_bits(rest) + 0.5f) - 0x3f000000u;
-    uint32_t nan = 0x7e00u | (rest >> 13 & 0x3ffu);
-    uint32_t half = rest < 0x38800000u ? small : normal;
-    half = rest >= 0x477ff000u ? 0x7c00u : half;
-    half = rest > 0x7f800000u ? nan : half;
+    uint32_t half = npci_choose(rest < 0x38800000u, small, normal);
+    half = npci_choose(rest >= 0x477ff000u, 0x7c00u, half);
+    half = npci_choose(rest > 0x7f800000u, 0x7e00u | (rest >> 13 & 0x3ffu), half);
     return (uint16_t)(sign | half);
 }
 
@@ -165,7 +170,6 @@ NPCI_KERNEL(npci_max_bool, uint8_t, uint8_t, int, NPCI_TRUTH, NPCI_OR, NPCI_SAME
 #define NPCI_WIDE_float32 float
 #define NPCI_WIDE_float64 double
 #define NPCI_WIDE_bfloat16 float
-#define NPCI_WIDE_float16 float
 
 #define NPCI_LOAD_PRE(x) ((x) * pre)
 #define NPCI_STORE(x) (x)
@@ -182,12 +186,56 @@ NPCI_FLOATING(float64, double, NPCI_SAME, NPCI_LOAD_PRE, NPCI_STORE)
 #define NPCI_BFLOAT_STORE_MEAN_POST(x) npci_to_bfloat(NPCI_MEAN_POST(x))
 NPCI_FLOATING(bfloat16, uint16_t, npci_from_bfloat, NPCI_BFLOAT_PRE, NPCI_BFLOAT_STORE)
 
-#define NPCI_HALF_PRE(x) (npci_from_half(x) * pre)
-#define NPCI_HALF_STORE(x) npci_to_half(x)
-#define NPCI_HALF_STORE_MEAN(x) npci_to_half(NPCI_MEAN(x))
-#define NPCI_HALF_STORE_POST(x) npci_to_half(NPCI_POST(x))
-#define NPCI_HALF_STORE_MEAN_POST(x) npci_to_half(NPCI_MEAN_POST(x))
-NPCI_FLOATING(float16, uint16_t, npci_from_half, NPCI_HALF_PRE, NPCI_HALF_STORE)
+/* float16 is converted block by block: processors that convert do it for eight numbers at once. */
+static inline void npci_widen(float *to, const uint16_t *from, size_t count) {
+    size_t i = 0;
+#if NPCI_HALF_HARDWARE
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from + i))));
+#endif
+    for (; i < count; i++)
+        to[i] = npci_from_half(from[i]);
+}
+
+static inline void npci_narrow(uint16_t *to, const float *from, size_t count) {
+    size_t i = 0;
+#if NPCI_HALF_HARDWARE
+    for (; i + 8 <= count; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < count; i++)
+        to[i] = npci_to_half(from[i]);
+}
+
+#define NPCI_HALF_KERNEL(NAME, LOAD, COMBINE, FINISH)                                                                 \
+    static void NAME(void *to, const void *const *from, int size, size_t count, double prescale, double postscale) {  \
+        const float pre = (float)prescale, post = (float)postscale, ranks = (float)size;                              \
+        float sums[NPCI_BLOCK], values[NPCI_BLOCK];                                                                   \
+        (void)pre, (void)post, (void)ranks;                                                                           \
+        for (size_t base = 0; base < count; base += NPCI_BLOCK) {                                                     \
+            size_t n = count - base < NPCI_BLOCK ? count - base : NPCI_BLOCK;                                         \
+            npci_widen(sums, (const uint16_t *)from[0] + base, n);                                                    \
+            NPCI_LOOP for (size_t i = 0; i < n; i++) sums[i] = LOAD(sums[i]);                                         \
+            for (int r = 1; r < size; r++) {                                                                          \
+                npci_widen(values, (const uint16_t *)from[r] + base, n);                                              \
+                NPCI_LOOP for (size_t i = 0; i < n; i++) {                                                            \
+                    float sum = sums[i], value = LOAD(values[i]);                                                     \
+                    sums[i] = COMBINE(sum, value);                                                                    \
+                }                                                                                                     \
+            }                                                                                                         \
+            NPCI_LOOP for (size_t i = 0; i < n; i++) sums[i] = FINISH(sums[i]);                                       \
+            npci_narrow((uint16_t *)to + base, sums, n);                                                              \
+        }                                                                                                             \
+    }
+#define NPCI_HALF_OPS(LOAD, FINISH, FINISH_MEAN, SCALED)                                                              \
+    NPCI_HALF_KERNEL(npci_##SCALED##sum_float16, LOAD, NPCI_ADD, FINISH)                                              \
+    NPCI_HALF_KERNEL(npci_##SCALED##mean_float16, LOAD, NPCI_ADD, FINISH_MEAN)                                        \
+    NPCI_HALF_KERNEL(npci_##SCALED##min_float16, LOAD, NPCI_FLOAT_LEAST, FINISH)                                      \
+    NPCI_HALF_KERNEL(npci_##SCALED##max_float16, LOAD, NPCI_FLOAT_MOST, FINISH)                                       \
+    NPCI_HALF_KERNEL(npci_##SCALED##prod_float16, LOAD, NPCI_MUL, FINISH)
+NPCI_HALF_OPS(NPCI_SAME, NPCI_SAME, NPCI_MEAN, )
+NPCI_HALF_OPS(NPCI_LOAD_PRE, NPCI_POST, NPCI_MEAN_POST, scaled_)
 
 /* Complex sums are sums of their parts. Products take the textbook formula. */
 #define NPCI_COMPLEX_PROD(NAME, T)                                                                                    \

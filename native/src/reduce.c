@@ -2,6 +2,10 @@
 #include "npci_comm.h"
 #include "npci_kernel_table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 /* A thread of a framework may have told its processor to flush subnormal numbers to zero. Ranks must agree to the bit,
  * so kernels run with the standard's arithmetic, and the thread gets its own back. */
 #if defined(__x86_64__)
@@ -47,9 +51,18 @@ static void npci_arithmetic_restore(npci_arithmetic before) {
 }
 #endif
 
-static const npci_kernel_table *npci_kernels(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+/* F16C, which every processor with AVX2 has: bit 29 of ecx of leaf 1. Not every compiler's __builtin_cpu_supports knows
+ * its name. */
+static bool npci_converts_halves(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+#endif
+
+const npci_kernel_table *npci_kernels_choose(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && npci_converts_halves())
         return &npci_kernels_avx2;
 #endif
     return &npci_kernels_base;
@@ -57,7 +70,7 @@ static const npci_kernel_table *npci_kernels(void) {
 
 npci_reduction npci_reduction_of(const npci_call *call) {
     const npc_desc *d = &call->d;
-    const npci_kernel_table *table = npci_kernels();
+    const npci_kernel_table *table = call->comm->kernels;
     bool scaled = d->prescale != 1.0 || d->postscale != 1.0;
     npci_reduction reduction = {
         .kernel = (scaled ? table->scaled : table->plain)[d->dtype][d->op - NPC_SUM],
