@@ -25,7 +25,8 @@ from npucoll.bootstrap.rendezvous import Meeting, meet
 from npucoll.errors import CollectiveTimeout, ConfigError, UnsupportedError
 from npucoll.testing import run_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
+# Where the tested npucoll is: a checkout, or an installation.
+ROOT = Path(npucoll.__file__).resolve().parents[1]
 NOBODY = 65534
 
 

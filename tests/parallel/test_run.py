@@ -16,10 +16,12 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 
+import npucoll
 from npucoll.bootstrap import status
 from npucoll.testing import Outcome, RankHang, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
+# Where the tested npucoll is: a checkout, or an installation.
+ROOT = Path(npucoll.__file__).resolve().parents[1]
 # A rank that ignores what it can, so that only the launcher's last step ends it.
 STUBBORN = "trap '' INT TERM; echo ready; while :; do sleep 1; done"
 
@@ -158,8 +160,10 @@ def test_ranks_have_default_signals_and_no_descriptors_of_ours(script: Any) -> N
         ),
         1,
     )
-    # Python itself ignores SIGPIPE and SIGXFSZ.
-    assert lines_of(outcome, 0) == ["0000000001001000", "[0, 1, 2]"]
+    ignored, descriptors = lines_of(outcome, 0)
+    # Python itself ignores SIGPIPE and SIGXFSZ; signals from 32 on belong to threads, and to who started the tests.
+    assert int(ignored, 16) & 0x7FFFFFFF == 0x01001000
+    assert descriptors == "[0, 1, 2]"
 
 
 def test_output_dir_gets_one_file_a_rank(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 import pytest
 
+import npucoll
 from npucoll.errors import MismatchError, PeerLost
 from npucoll.testing import Died, RankFailed, RankHang, RankPool, run_ranks
 
@@ -191,7 +192,7 @@ def test_functions_of_a_script_work(tmp_path: Path) -> None:
             """
         )
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(npucoll.__file__).resolve().parents[1]
     done: Any = subprocess.run(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
@@ -214,7 +215,7 @@ def test_ranks_die_with_the_test_process(tmp_path: Path) -> None:
         "    run_ranks(f, 1)\n"
     )
     pid_file = tmp_path / "pid"
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PID_FILE": str(pid_file)}
+    env = {**os.environ, "PYTHONPATH": str(Path(npucoll.__file__).resolve().parents[1]), "PID_FILE": str(pid_file)}
     parent = subprocess.Popen([sys.executable, str(script)], env=env)
     try:
         deadline = time.monotonic() + 20

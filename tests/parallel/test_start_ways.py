@@ -16,12 +16,14 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
+import npucoll
 from npucoll.bootstrap.sockets import ranks_seen
 from npucoll.testing import run_script
 
 pytest.importorskip("npucoll._engine")
 
-ROOT = Path(__file__).resolve().parents[2]
+# Where the tested npucoll is: a checkout, or an installation.
+ROOT = Path(npucoll.__file__).resolve().parents[1]
 ADD = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     "import numpy as np, npucoll\n"
