@@ -119,11 +119,14 @@ def test_mpi_launchers(clean: None, shell: bool) -> None:
     if mpiexec is None:
         pytest.skip("no MPI is installed")
     words = [sys.executable, "-c", ADD]
+    # Open MPI refuses to run as root, who runs the tests in a container, unless told so twice.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
         [mpiexec, "-n", "2", *(["sh", "-c", '"$@"; true', "sh"] if shell else []), *words],
         stdout=subprocess.PIPE,
         text=True,
         timeout=60,
+        env={**os.environ, **root},
     )
     # mpiexec passes on the pieces of lines as they come.
     assert (done.returncode, sorted(done.stdout)) == (0, sorted("3 2\n" * 2))

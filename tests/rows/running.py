@@ -38,7 +38,8 @@ def suites(venv: Venv, directories: Sequence[Path], extra: Sequence[str] = (), *
     total = Count()
     start_dir = venv.path / "start"
     start_dir.mkdir(exist_ok=True)
-    environment = clean_environment(TF_CPP_MIN_LOG_LEVEL="2", PYTHONDONTWRITEBYTECODE="1", **variables)
+    path = f"{venv.bin}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = clean_environment(PATH=path, TF_CPP_MIN_LOG_LEVEL="2", PYTHONDONTWRITEBYTECODE="1", **variables)
     for directory in directories:
         name = str(directory.relative_to(ROOT))
         report = venv.path / f"report-{name.replace('/', '-')}.xml"
