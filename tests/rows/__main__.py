@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -231,6 +232,8 @@ if __name__ == "__main__":
     if sys.version_info < (3, 9):
         sys.exit("this needs Python 3.9 or newer: make PYTHON=/path/to/python3 …")
     VENVS.mkdir(exist_ok=True)
+    # What runs at the moment is in a session of its own, and is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not shutil.which("make"):
         print("make is not installed; the C tests will fail", file=sys.stderr)
     sys.exit(main())
