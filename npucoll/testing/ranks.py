@@ -27,7 +27,8 @@ from npucoll.errors import CollectiveTimeout, PeerLost
 __all__ = ["Died", "RankFailed", "RankHang", "RankPool", "run_ranks"]
 
 _GRACE_SECONDS = 3.0
-_EXIT_SECONDS = 10.0
+# TensorFlow takes seconds to end, on a busy machine many.
+_EXIT_SECONDS = 40.0
 _OUTPUT_BYTES = 20000
 
 

@@ -44,7 +44,7 @@ def _reducing_apply(original: Any) -> Any:
         hook = hook_of(compat.innermost(self))
         if hook is None or hook.suppressed:
             return original(self, grads, trainable_variables)
-        reduced = reduction.mean(grads)
+        reduced = reduction.mean_of_distinct_rows(grads)
         with hook.suppress():
             return original(self, reduced, trainable_variables)
 

@@ -14,6 +14,8 @@ def methods(plain: Any, hook: Hook) -> Dict[str, Callable[..., Any]]:
     """Return ``apply`` with the reduction in front."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        return plain.apply(self, grads if hook.suppressed else reduction.mean(grads), trainable_variables)
+        if not hook.suppressed:
+            grads = reduction.mean_of_distinct_rows(grads)
+        return plain.apply(self, grads, trainable_variables)
 
     return {"apply": apply}
