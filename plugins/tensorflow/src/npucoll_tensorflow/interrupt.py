@@ -47,7 +47,7 @@ class Watcher:
         self._groups.add(group)
 
     def start(self) -> None:
-        """Start to watch. Does nothing outside the main thread, or where somebody else (asyncio) uses the descriptor."""
+        """Start to watch; not outside the main thread, nor where somebody else (asyncio) uses the descriptor."""
         if self._started or threading.current_thread() is not threading.main_thread():
             return
         reader, writer = socket.socketpair()

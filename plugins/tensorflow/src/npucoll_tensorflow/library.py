@@ -64,7 +64,7 @@ class Library:
             return  # A graph may be built before.
         if engine.native_handle() is None:
             raise npucoll.UnsupportedError(
-                f"collectives in TensorFlow need npucoll's native engine, and npucoll was initialized with {engine.name!r}"
+                f"collectives in TensorFlow need npucoll's native engine; npucoll was initialized with {engine.name!r}"
             )
 
     def wait_inside(self, yes: bool) -> None:
