@@ -176,7 +176,11 @@ def _lint() -> Count:
 def _native() -> Count:
     total = Count()
     for target in ("test", "test-asan", "test-tsan"):
-        total = total.plus(running.checked(f"C tests: make {target}", ["make", "-C", "native", target], 900))
+        total = total.plus(
+            running.checked(
+                f"C tests: make {target}", ["make", "--silent", "--no-print-directory", "-C", "native", target], 900
+            )
+        )
     return total
 
 
