@@ -35,8 +35,9 @@ static int npci_parts_move(npci_call *call, const npci_parts *parts, const unsig
     int64_t chunk = (int64_t)comm->chunk;
     uint64_t base = call->lane->rounds, rounds = 0;
     for (int r = 0; r < comm->size; r++) {
-        uint64_t needed = npci_in_meeting(call, parts->bytes[r]) ? 0 : (uint64_t)((parts->bytes[r] + chunk - 1) / chunk);
-        rounds = needed > rounds ? needed : rounds;
+        uint64_t needed = (uint64_t)((parts->bytes[r] + chunk - 1) / chunk);
+        if (!npci_in_meeting(call, parts->bytes[r]) && needed > rounds)
+            rounds = needed;
     }
     call->lane->rounds += rounds;
     /* One round of staging ahead of draining, so that waits are filled with work. */
@@ -65,7 +66,8 @@ static int npci_parts_move(npci_call *call, const npci_parts *parts, const unsig
             int status = npci_wait_stage(call, peer, NPCI_STAGED, round + 1);
             if (status != NPC_OK)
                 return status;
-            memcpy(out + parts->start[peer] + at, npci_staging(call, peer, round), (size_t)(left < chunk ? left : chunk));
+            left = left < chunk ? left : chunk;
+            memcpy(out + parts->start[peer] + at, npci_staging(call, peer, round), (size_t)left);
         }
         npci_advance_stage(call, NPCI_DRAINED, round + 1);
     }

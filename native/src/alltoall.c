@@ -164,8 +164,8 @@ int npci_alltoall(npci_call *call) {
         int64_t rows = npci_met_aside(call, r)->shape[0];
         if (rows < 0)
             return npci_fail(call->error, NPC_ERR_ARGUMENT,
-                             "alltoall: rank %d has %" PRId64 " rows, which is not a multiple of the %d ranks; give splits",
-                             r, -1 - rows, comm->size);
+                             "alltoall: rank %d has %" PRId64 " rows, which is not a multiple of the %d ranks; "
+                             "give splits", r, -1 - rows, comm->size);
     }
     return npci_exchange_all(&exchange);
 }

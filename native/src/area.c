@@ -1,7 +1,8 @@
 /* area.c: makes the memory file of a communicator.
  *
  * memfd_create gives a file that has no name, so nothing can be left behind, and that is charged page by page as pages
- * are touched, not against the size of /dev/shm. Its size is sealed, so no rank can turn another's access into SIGBUS. */
+ * are touched, not against the size of /dev/shm. Its size is sealed, so no rank can turn another's access into
+ * SIGBUS. */
 #include "npci_comm.h"
 
 #include <errno.h>
@@ -89,7 +90,8 @@ int npc_area_create(int size, int *fd, npc_error *error) {
     int made = npci_memfd();
     if (made < 0)
         return npci_fail_errno(error, "memfd_create", errno);
-    if (ftruncate(made, (off_t)header.bytes) != 0 || pwrite(made, &header, sizeof header, 0) != (ssize_t)sizeof header) {
+    if (ftruncate(made, (off_t)header.bytes) != 0 ||
+        pwrite(made, &header, sizeof header, 0) != (ssize_t)sizeof header) {
         int code = errno;
         close(made);
         return npci_fail_errno(error, "making the shared memory", code);

@@ -9,21 +9,9 @@
  * 4. While calls wait for other ranks to arrive, the runner looks in slices: has a deadline passed, is a rank gone?
  * 5. The runner sleeps on the rank's bell while something waits. The worker sleeps on `handover` while nothing waits or
  *    another thread is the runner. */
-#include "npci_table.h"
+#include "npci_keyed.h"
 
-#include <inttypes.h>
 #include <sched.h>
-
-struct npci_keyed {
-    pthread_mutex_t mutex; /* guards all but `next` and `handover` */
-    npc_request *waiting[NPCI_ENTRIES];
-    npc_request *first, *last; /* those that wait for other ranks, oldest first, and those in the log */
-    bool running;              /* there is a runner */
-    bool started, stopped;
-    pthread_t worker;
-    uint64_t next;              /* the runner's place in the log */
-    _Atomic uint32_t handover; /* a futex: grows when the worker may have something to do */
-};
 
 int npci_keyed_new(npc_comm *comm, npc_error *error) {
     npci_keyed *keyed = calloc(1, sizeof *keyed);
@@ -98,90 +86,6 @@ static bool npci_keyed_step(npc_comm *comm, const npc_request *own) {
     npci_table_finish(comm, index);
     npci_request_complete(request, status);
     return true;
-}
-
-/* npci_keyed_pending lists what each rank waits for, to show where the ranks parted. Under the table's lock. */
-static void npci_keyed_pending(npc_comm *comm, char *text, size_t room) {
-    npci_table *table = npci_table_of(comm);
-    for (int r = 0; r < comm->size; r++) {
-        int shown = 0, more = 0;
-        for (uint32_t i = 1; i <= table->used; i++) {
-            npci_entry *entry = npci_entry_of(comm, i);
-            char what[256];
-            if (entry->arrived == 0 || entry->arrived == (uint32_t)comm->size || entry->arrivals[r].here == 0)
-                continue;
-            if (shown == 4) {
-                more++;
-                continue;
-            }
-            npci_describe(&entry->arrivals[r].note, what, sizeof what);
-            if (shown++ == 0)
-                npci_append(text, room, "\n  rank %d waits in %s", r, what);
-            else
-                npci_append(text, room, ", %s", what);
-        }
-        if (more > 0)
-            npci_append(text, room, " and %d more", more);
-        if (shown == 0)
-            npci_append(text, room, "\n  rank %d waits in no named call", r);
-    }
-}
-
-static void npci_keyed_expire(npc_comm *comm, npc_request *request) {
-    char what[512], text[NPC_ERROR_TEXT], ranks[256];
-    bool missing[NPCI_MAX_RANKS];
-    npci_entry *entry = npci_entry_of(comm, request->entry);
-    if (npci_table_lock(comm, NULL) != NPC_OK)
-        return;
-    if (entry->arrived < (uint32_t)comm->size) {
-        for (int r = 0; r < comm->size; r++)
-            missing[r] = entry->arrivals[r].here == 0;
-        npci_describe_ranks(missing, comm->size, ranks, sizeof ranks);
-        npci_describe_call(&request->call, what, sizeof what);
-        snprintf(text, sizeof text, "%s of communicator '%s': rank %d waited %.1f seconds for %s to make this call", what,
-                 comm->name, comm->rank, (double)(npci_now() - request->call.started) * 1e-9, ranks);
-        npci_keyed_pending(comm, text, sizeof text);
-        npci_table_unlock(comm);
-        npci_end(comm, NPC_ERR_TIMEOUT, text, NULL);
-        return;
-    }
-    npci_table_unlock(comm);
-}
-
-/* npci_keyed_watch looks after the calls that wait for other ranks. Entries are read without the lock only to find
- * candidates; npci_keyed_expire and the liveness check decide. */
-static void npci_keyed_watch(npc_comm *comm) {
-    npci_keyed *keyed = comm->keyed;
-    npc_request *expired = NULL, *oldest;
-    int64_t now = npci_now();
-    pthread_mutex_lock(&keyed->mutex);
-    oldest = keyed->first;
-    for (npc_request *at = keyed->first; at != NULL && expired == NULL; at = at->next)
-        expired = now >= at->call.deadline ? at : NULL;
-    pthread_mutex_unlock(&keyed->mutex);
-    if (expired != NULL)
-        npci_keyed_expire(comm, expired);
-    for (int r = 0; r < comm->size && oldest != NULL; r++) {
-        int presence = npci_liveness_of(comm, r);
-        if (presence == NPCI_PEER_HERE)
-            continue;
-        /* The rank is gone. Any call that it has not arrived at can no longer complete. */
-        npci_call lost;
-        bool found = false;
-        if (npci_table_lock(comm, NULL) != NPC_OK)
-            return;
-        pthread_mutex_lock(&keyed->mutex);
-        for (npc_request *at = keyed->first; at != NULL && !found; at = at->next) {
-            found = npci_entry_of(comm, at->entry)->arrivals[r].here == 0;
-            if (found) {
-                lost = at->call;
-                lost.error = NULL;
-                npci_wait_lost(&lost, r, presence);
-            }
-        }
-        pthread_mutex_unlock(&keyed->mutex);
-        npci_table_unlock(comm);
-    }
 }
 
 /* npci_keyed_fail completes everything that waits, with the reason for which calls are refused now. */
@@ -296,8 +200,8 @@ static void *npci_keyed_work(void *argument) {
     return NULL;
 }
 
-/* npci_keyed_enter_locked arrives, with the mutex and the table's lock held. `*leads` tells whether this thread, which makes a
- * blocking call, is the runner now. */
+/* npci_keyed_enter_locked arrives, with the mutex and the table's lock held. `*leads` tells whether this thread, which
+ * makes a blocking call, is the runner now. */
 static int npci_keyed_enter_locked(npci_call *call, npc_request *request, bool *complete, bool *leads) {
     npc_comm *comm = call->comm;
     npci_keyed *keyed = comm->keyed;
@@ -313,7 +217,8 @@ static int npci_keyed_enter_locked(npci_call *call, npc_request *request, bool *
     request->entry = npci_table_arrive(comm, call);
     if (request->entry == 0)
         return npci_fail(call->error, NPC_ERR_LIMIT,
-                         "more than %d named calls of communicator '%s' are under way at once", NPCI_ENTRIES, comm->name);
+                         "more than %d named calls of communicator '%s' are under way at once", NPCI_ENTRIES,
+                         comm->name);
     npci_keyed_enlist(keyed, request);
     *complete = npci_table_complete(comm, request->entry);
     if (lead)

@@ -104,7 +104,8 @@ void npci_describe_call(const npci_call *call, char *text, size_t room);
 /* npci_describe_ranks writes `rank 1` or `ranks 1, 2 and 5` for the ranks whose flag is set. */
 void npci_describe_ranks(const bool *flags, int size, char *text, size_t room);
 /* npci_describe_mismatch writes what each rank called; note(context, r) gives rank r's. Returns NPC_ERR_MISMATCH. */
-int npci_describe_mismatch(npc_error *error, int size, const npci_note *(*note)(const void *, int), const void *context);
+int npci_describe_mismatch(npc_error *error, int size, const npci_note *(*note)(const void *, int),
+                           const void *context);
 
 /* ---- fingerprint.c */
 uint64_t npci_fingerprint(const npci_call *call);

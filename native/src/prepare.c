@@ -17,7 +17,8 @@ static int npci_check_buffers(const npci_call *call, const char *what, const npc
                              what);
     }
     if (expected >= 0 && total != expected)
-        return npci_fail(error, NPC_ERR_ARGUMENT, "%s: the %s holds %" PRId64 " elements where %" PRId64 " are expected",
+        return npci_fail(error, NPC_ERR_ARGUMENT,
+                         "%s: the %s holds %" PRId64 " elements where %" PRId64 " are expected",
                          npc_kind_name(call->d.kind), what, total, expected);
     return NPC_OK;
 }

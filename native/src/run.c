@@ -21,8 +21,8 @@ static int npci_run_kind(npci_call *call) {
 int npci_run(npci_call *call) {
     uint64_t before = call->lane->rounds;
     int status = npci_run_kind(call);
-    /* Not every rank has a part in every stage of every collective (the root of a broadcast drains nothing). Later calls
-     * wait by round number, so each rank says that it is past the rounds of this call. */
+    /* Not every rank has a part in every stage of every collective (the root of a broadcast drains nothing). Later
+     * calls wait by round number, so each rank says that it is past the rounds of this call. */
     if (call->lane->rounds != before) {
         for (int stage = 0; stage < NPCI_STAGES; stage++) {
             npci_counter *counter = &call->lane->progress[call->comm->rank].stage[stage];

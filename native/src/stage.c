@@ -1,8 +1,8 @@
 /* stage.c: staging memory, and how data gets there.
  *
  * What a rank stages is read by another core, which has the lines of the ring's last turn in its cache. An ordinary
- * store must first take each line away from there, one after the other: 26 ns a line where the cores share no cache,
- * measured. A store that bypasses the caches takes 2 ns, and reading costs the same afterwards. */
+ * store must first take each line away from there, one after the other: 26 ns a line, measured between the processors
+ * of a virtual machine. A store that bypasses the caches takes 2 ns, and reading costs about the same afterwards. */
 #include "npci_comm.h"
 
 #if defined(__x86_64__)

@@ -102,8 +102,8 @@ int npci_wait_lost(npci_call *call, int peer, int presence) {
 static void npci_stage_missing(const npci_call *call, int stage, uint64_t target, bool *missing) {
     const npci_lane *lane = call->lane;
     for (int r = 0; r < call->comm->size; r++) {
-        _Atomic uint64_t *value = stage < 0 ? &lane->cells[(target & 1) * (uint64_t)call->comm->size + (uint64_t)r].sequence
-                                            : &lane->progress[r].stage[stage].value;
+        npci_cell *cell = &lane->cells[(target & 1) * (uint64_t)call->comm->size + (uint64_t)r];
+        _Atomic uint64_t *value = stage < 0 ? &cell->sequence : &lane->progress[r].stage[stage].value;
         missing[r] = r != call->comm->rank && atomic_load_explicit(value, memory_order_acquire) < target;
     }
 }

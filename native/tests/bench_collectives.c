@@ -29,8 +29,8 @@ static void bench(rank_context *c) {
     npc_error error;
     static double taken[MOST], copied[MOST], keyed[MOST];
     if (c->rank == 0)
-        printf("%d ranks%12s %12s %12s %12s\n%17s %12s %12s %12s\n", c->size, "allreduce", "named", "copies", "ratio", "bytes",
-               "us", "us", "us");
+        printf("%d ranks%10s %12s %12s %12s %12s\n", c->size, "bytes", "allreduce us", "named us", "copies us",
+               "ratio");
     for (int64_t bytes = 4; bytes <= (INT64_C(64) << 20); bytes *= bytes < 65536 ? 16 : 4) {
         int64_t count = bytes / 4;
         int rounds = bytes <= 1024 ? 20001 : bytes <= 65536 ? 3001 : bytes <= 1 << 20 ? 501 : 21;
@@ -61,7 +61,8 @@ static void bench(rank_context *c) {
                 d.key = 0;
             }
         }
-        double t = median(taken, rounds), m = median(copied, rounds), k = median(keyed, rounds < 11 ? rounds : rounds / 10 + 10);
+        int named = rounds / 10 + 10 < rounds ? rounds / 10 + 10 : rounds;
+        double t = median(taken, rounds), m = median(copied, rounds), k = median(keyed, named);
         if (c->rank == 0)
             printf("%17ld %12.2f %12.2f %12.2f %12.2f\n", (long)bytes, t * 1e6, k * 1e6, m * 1e6, t / m);
         fflush(stdout);

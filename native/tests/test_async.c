@@ -197,7 +197,8 @@ static void busy(rank_context *c) {
             usleep(1000); /* until the other thread is in its call */
         } while (npc_comm_calls(c->comm) == 0);
         status = npc_comm_run(c->comm, &d, &error);
-        CHECK(status == NPC_ERR_BUSY && strstr(error.text, "one thread at a time") != NULL, "%d %s", status, error.text);
+        CHECK(status == NPC_ERR_BUSY, "%d %s", status, error.text);
+        CHECK(strstr(error.text, "one thread at a time") != NULL, "%s", error.text);
         pthread_join(thread, NULL);
     } else {
         usleep(200000);

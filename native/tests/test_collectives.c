@@ -185,7 +185,7 @@ static void gathers(rank_context *c) {
             if (round % 3 != 0)
                 CHECK(m.ndim == 2 && m.shape[0] == total && m.shape[1] == 3 && m.dtype == dtype, "shape");
             for (int r = 0; r < c->size; r++) {
-                CHECK(memcmp(result, parts[r], (size_t)rows[r] * 3 * item) == 0, "part %d of %ld rows", r, (long)rows[r]);
+                CHECK(memcmp(result, parts[r], (size_t)rows[r] * 3 * item) == 0, "part %d", r);
                 CHECK(round % 3 == 0 || m.counts[r] == rows[r], "counts");
                 result += (size_t)rows[r] * 3 * item;
             }
