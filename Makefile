@@ -2,6 +2,7 @@
 PYTHON ?= python3
 ROWS ?=
 PYTEST ?=
+ARCH ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test dev wheels lint clean
@@ -12,11 +13,12 @@ help:
 	@echo "              ROWS=py37-tf1.15.5,py311-tfnew   only these rows     PYTEST='-k name -x'   more for pytest"
 	@echo "make dev      .venv/dev with this checkout installed for editing"
 	@echo "make wheels   all distributions into dist/"
+	@echo "              ARCH=aarch64   for another machine, into dist/aarch64/"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make clean    remove what these made"
 
 demo test dev wheels lint:
-	@$(PYTHON) tests/rows $@ $(if $(ROWS),--rows=$(ROWS)) $(if $(PYTEST),--pytest="$(PYTEST)")
+	@$(PYTHON) tests/rows $@ $(if $(ROWS),--rows=$(ROWS)) $(if $(PYTEST),--pytest="$(PYTEST)") $(if $(ARCH),--arch=$(ARCH))
 
 clean:
 	rm -rf .venv dist build npucoll/_engine.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -62,6 +62,7 @@ def main() -> int:
     parser.add_argument("command", choices=sorted(commands))
     parser.add_argument("--rows", default="", help="only these rows, separated by commas")
     parser.add_argument("--pytest", default="", help="more arguments for pytest, separated by spaces")
+    parser.add_argument("--arch", default="", help="build wheels for another machine, such as aarch64")
     arguments = parser.parse_args()
     try:
         return commands[arguments.command](arguments)
@@ -186,7 +187,7 @@ def _native() -> Count:
 
 def build_wheels(arguments: argparse.Namespace) -> int:
     """Build all distributions into dist/."""
-    for wheel in wheels.build():
+    for wheel in wheels.build(arguments.arch):
         print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1024:.0f} KiB")
     return 0
 

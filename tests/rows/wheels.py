@@ -7,7 +7,6 @@ every Linux since glibc 2.17. A source install uses the machine's own compiler a
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -25,36 +24,43 @@ GLIBC = "2.17"
 SHARED = ["LICENSE", "README.md", "MANIFEST.in", "setup.py", "pyproject.toml", "npucoll", "native", "plugins"]
 
 
-def build() -> List[Path]:
-    """Build what changed since the last time; returns the wheels of all distributions."""
+def build(machine: str = "") -> List[Path]:
+    """Build what changed since the last time; returns the wheels of all distributions.
+
+    Those for another ``machine`` ("aarch64") need zig and go into a directory of its name under dist/.
+    """
     venv = _venv()
-    target = f"{platform.machine()}-linux-gnu.{GLIBC}"
+    cross = machine not in ("", platform.machine())
+    machine = machine or platform.machine()
+    folder = DIST / machine if cross else DIST
     zig = subprocess.run([venv.python, "-c", "import ziglang"], stderr=subprocess.DEVNULL).returncode == 0
     if not zig:
         print(
             "wheels: ziglang cannot be installed here, so the wheels fit this machine's C library and newer ones only"
         )
-    DIST.mkdir(exist_ok=True)
-    stamps_file = DIST / "stamps.json"
+        if cross:
+            raise CommandFailed(f"wheels for {machine} need it")
+    folder.mkdir(parents=True, exist_ok=True)
+    stamps_file = folder / "stamps.json"
     stamps: Dict[str, Dict[str, str]] = json.loads(stamps_file.read_text()) if stamps_file.exists() else {}
     copied = False
     for directory in [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]:
         name = "npucoll" if directory == ROOT else f"npucoll-{directory.name.replace('_', '-')}"
         wanted = _inputs(directory) + str(zig)
         known = stamps.get(name, {})
-        if known.get("inputs") == wanted and (DIST / known["wheel"]).exists():
+        if known.get("inputs") == wanted and (folder / known["wheel"]).exists():
             continue
         if not copied:
             _copy_sources()
             copied = True
         print(f"wheels: building {name}", flush=True)
-        wheel = _build_one(venv, SOURCES / directory.relative_to(ROOT), zig, target)
-        for old in DIST.glob(f"{name.replace('-', '_')}-[0-9]*.whl"):
+        wheel = _build_one(venv, SOURCES / directory.relative_to(ROOT), machine if zig else "")
+        for old in folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl"):
             old.unlink()
-        kept = Path(shutil.move(str(wheel), str(DIST)))
+        kept = Path(shutil.move(str(wheel), str(folder)))
         stamps[name] = {"inputs": wanted, "wheel": kept.name}
         stamps_file.write_text(json.dumps(stamps, indent=1))
-    return [DIST / entry["wheel"] for entry in stamps.values()]
+    return [folder / entry["wheel"] for entry in stamps.values()]
 
 
 def _venv() -> Venv:
@@ -94,24 +100,20 @@ def _copy_sources() -> None:
             shutil.copy2(path, SOURCES / path.name)
 
 
-def _build_one(venv: Venv, directory: Path, zig: bool, target: str) -> Path:
+def _build_one(venv: Venv, directory: Path, machine: str) -> Path:
+    """Build one wheel, with zig for ``machine``, or (an empty name) with the compiler of this machine."""
     outcome = SOURCES / "wheels"
     shutil.rmtree(outcome, ignore_errors=True)
     environment = clean_environment(CFLAGS="-g0", LDFLAGS="-s")
-    if zig:
-        compiler = f"{venv.python} -m ziglang cc -target {target}"
+    if machine:
+        compiler = f"{venv.python} -m ziglang cc -target {machine}-linux-gnu.{GLIBC}"
         environment.update(CC=compiler, LDSHARED=f"{compiler} -shared", ZIG_GLOBAL_CACHE_DIR=str(VENVS / "zig-cache"))
     command = [venv.python, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     run([*command, "--no-build-isolation", "--wheel-dir", str(outcome), str(directory)], env=environment)
     (wheel,) = outcome.glob("*.whl")
     plain = f"linux_{platform.machine()}"
-    if zig and wheel.stem.endswith(plain):
-        tag = f"manylinux2014_{platform.machine()}.manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+    if machine and wheel.stem.endswith(plain):
+        tag = f"manylinux2014_{machine}.manylinux_{GLIBC.replace('.', '_')}_{machine}"
         run([venv.python, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel.name], cwd=str(outcome))
         (wheel,) = outcome.glob("*.whl")
     return wheel
-
-
-if __name__ == "__main__":
-    for built in build():
-        print(f"{os.path.relpath(built, ROOT)}  {built.stat().st_size / 1024:.0f} KiB")
