@@ -63,7 +63,7 @@ class Runtime:
                 return self._comm
             hooks = self._manager(settings)
             identity = self._identify(hooks)
-            provider = self._choose(hooks, settings.engine, identity)
+            provider = self._choose(hooks, settings, identity)
             return self._open(hooks, settings, identity, provider)
 
     def communicator(self) -> Communicator:
@@ -98,7 +98,8 @@ class Runtime:
             settings = config.load()
             wanted = names or settings.modes
             hooks = self._manager(settings)
-            providers = [self._available(hooks, name) for name in wanted]
+            origin = "" if names else f"{settings.origins.get('modes', '')}: "
+            providers = [self._available(hooks, name, origin) for name in wanted]
             if self._comm is None:
                 self.init()
             modules = tuple(self._load(provider) for provider in providers)
@@ -110,13 +111,16 @@ class Runtime:
             return self._manager(config.load())
 
     @staticmethod
-    def _available(hooks: HookManager, name: str) -> ModeProvider:
+    def _available(hooks: HookManager, name: str, origin: str) -> ModeProvider:
         if not isinstance(name, str):
             raise ConfigError(f"enable() takes the names of modes, got {name!r}")
-        provider = hooks.find_mode(name)
+        try:
+            provider = hooks.find_mode(name)
+        except PluginError as error:
+            raise PluginError(f"{origin}{error}") from None
         missing = provider.unavailable()
         if missing:
-            raise PluginError(f"mode {name!r}: {missing}")
+            raise PluginError(f"{origin}mode {name!r}: {missing}")
         return provider
 
     def _load(self, provider: ModeProvider) -> Any:
@@ -145,7 +149,7 @@ class Runtime:
     def _refuse_other(self, settings: config.Config) -> None:
         """Raise ConfigError where a second ``init`` asks for something else than the first."""
         engine, timeout = self._settings
-        wanted = settings.engine or self._choose(self._manager(settings), None, self.identity()).name
+        wanted = settings.engine or self._choose(self._manager(settings), settings, self.identity()).name
         if (wanted, settings.timeout) != (engine, timeout):
             raise ConfigError(
                 f"npucoll is initialized with engine {engine!r} and a timeout of {timeout:g} s, not {wanted!r} and "
@@ -154,13 +158,14 @@ class Runtime:
             )
 
     @staticmethod
-    def _choose(hooks: HookManager, wanted: Optional[str], identity: Identity) -> EngineProvider:
+    def _choose(hooks: HookManager, settings: config.Config, identity: Identity) -> EngineProvider:
         """Return the engine that was asked for, or the first that can serve these ranks."""
-        engines = hooks.engines()
+        engines, wanted = hooks.engines(), settings.engine
         if wanted is not None:
             if wanted not in engines:
                 known = ", ".join(engines)
-                raise ConfigError(f"no engine {wanted!r}; known engines: {known}{nearest(wanted, engines)}")
+                origin = settings.origins["engine"]
+                raise ConfigError(f"{origin}: no engine {wanted!r}; known engines: {known}{nearest(wanted, engines)}")
             candidates = [engines[wanted]]
         else:
             candidates = list(engines.values())

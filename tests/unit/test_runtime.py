@@ -233,6 +233,16 @@ def test_enable_without_names_takes_the_configured_ones_always_as_a_tuple(runtim
     assert runtime.enable() == (module,)
 
 
+def test_configured_names_that_nobody_knows_name_the_line(runtime, tmp_path):
+    path = tmp_path / "npucoll.toml"
+    path.write_text('\nmodes = ["kears"]\nengine = "fast"\n')
+    with pytest.raises(npucoll.PluginError, match="line 2: no mode 'kears' is installed") as caught:
+        runtime.enable()
+    assert str(path) in str(caught.value)
+    with pytest.raises(npucoll.ConfigError, match="line 3: no engine 'fast'; known engines: native, single"):
+        runtime.init()
+
+
 def test_enable_after_init_with_a_timeout_keeps_it(runtime):
     module = types.ModuleType("one")
     with_plugins(runtime, Point("p", plugin(npucoll_modes=lambda: [ModeProvider("one", "x", lambda: module)])))
