@@ -25,7 +25,7 @@ class Ranks:
     def __init__(self):
         self._pool, self._key = None, None
 
-    def __call__(self, n, kind, function, *args, timeout=150):
+    def __call__(self, n, kind, function, *args, timeout=300):
         # TensorFlow 1.15 is eager in a process or is not.
         key = (n, kind == "eager")
         if key != self._key:

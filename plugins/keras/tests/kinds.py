@@ -6,6 +6,7 @@ import importlib.util
 import sys
 
 import numpy as np
+import pytest
 
 STEPS, ROWS, FEATURES = 20, 8, 6
 
@@ -22,6 +23,13 @@ def available():
     if importlib.util.find_spec("tf_keras"):
         found += ["tf_keras", "tf_keras legacy"]
     return found
+
+
+def only(*kinds):
+    """Return those of ``kinds`` that are available, for a test that the others cannot have."""
+    found = [kind for kind in available() if kind in kinds]
+    reason = f"needs one of: {', '.join(kinds)}"
+    return found or [pytest.param(kinds[0], marks=pytest.mark.skip(reason=reason))]
 
 
 class Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kinds import STEPS, Kind, assert_equal, available, make_data, share
+from kinds import STEPS, Kind, assert_equal, available, make_data, only, share
 
 
 class Job:
@@ -279,7 +279,7 @@ def test_ways_to_train_are_like_one_process(ranks, n, kind):
     ranks(n, kind, like_one_process, ways(kind), 1)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in available() if kind in ("graph", "eager", "tf.keras legacy")])
+@pytest.mark.parametrize("kind", only("graph", "eager", "tf.keras legacy"))
 @pytest.mark.parametrize("n", [2])
 def test_tf_train_optimizers_in_keras(ranks, n, kind):
     ranks(n, kind, like_one_process, [("fit", "tf.train")])

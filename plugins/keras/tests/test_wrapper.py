@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from kinds import Kind, assert_equal, available, make_data, share
+from kinds import Kind, assert_equal, available, make_data, only, share
 
 
 def accepts_and_refuses(name):
@@ -209,11 +209,11 @@ def test_variables_and_lists_by_hand(ranks, kind):
     ranks(2, kind, broadcasts_by_hand)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in available() if kind in ("tf.keras", "tf_keras")])
+@pytest.mark.parametrize("kind", only("tf.keras", "tf_keras"))
 def test_xla_is_turned_off_or_refused(ranks, kind):
     ranks(2, kind, refuses_xla)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in available() if kind == "graph"])
+@pytest.mark.parametrize("kind", only("graph"))
 def test_unreduced_gradients_in_a_graph_are_warned_about(ranks, kind):
     ranks(2, kind, warns_of_unreduced_gradients)

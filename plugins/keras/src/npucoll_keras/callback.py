@@ -23,10 +23,10 @@ __all__ = ["NPUBroadcastGlobalVariablesCallback"]
 
 
 class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callback):  # type: ignore[misc]  # no types
-    """Overwrites weights, batch-norm statistics, optimizer slots, iterations and learning rate with those of
-    ``root_rank``.
+    """Overwrites weights, batch-norm statistics and the optimizer's variables with those of ``root_rank``.
 
-    Once in each ``fit``, before the first batch trains, on all ranks. Give it to ``fit`` on every rank.
+    The optimizer's are its slots, iterations, learning rate and loss scale. It acts once in each ``fit``, before the
+    first batch trains. Give it to ``fit`` on every rank.
     """
 
     def __init__(self, root_rank: int = 0) -> None:
@@ -67,8 +67,7 @@ class NPUBroadcastGlobalVariablesCallback(compat.default_keras().callbacks.Callb
             self._broadcast_in_session(model)
             return
         optimizers = variables.optimizers_of(model)
-        # Where there are several, a custom step decides which weights are whose; Keras's own uses the compiled one for
-        # all.
+        # Where there are several, a custom step decides which weights are whose.
         if len(optimizers) == 1 and optimizers[0] is getattr(model, "optimizer", None):
             variables.build_optimizer(optimizers[0], model.trainable_weights)
         variables.broadcast_variables(variables.model_variables(model), self._root)
@@ -91,6 +90,7 @@ class _FirstStep:
         self._model = model
         self._broadcast = broadcast
         self._original = model.train_step
+        self._of_instance = model.__dict__.get("train_step")
         self._done = False
 
         def train_step(*data: Any) -> Any:
@@ -103,26 +103,32 @@ class _FirstStep:
 
     def restore(self) -> None:
         """Give the model its own ``train_step`` back."""
-        self._model.__dict__.pop("train_step", None)
+        del self._model.__dict__["train_step"]
+        if self._of_instance is not None:
+            self._model.train_step = self._of_instance
 
     @tf.autograph.experimental.do_not_convert
     def _prepare(self, data: List[Any]) -> None:
         if self._done:
             return
-        self._done = True
         try:
             self._trace(data)
         except Exception as error:
+            if not tf.executing_eagerly():
+                raise
             raise ConfigError(
                 "the model's variables must exist on every rank before its first step, and making them by tracing its "
                 f"train_step failed ({type(error).__name__}: {error}); build the model and its optimizer before fit"
             ) from error
         with tf.init_scope():
             self._broadcast(self._model)
+        self._done = True
 
     def _trace(self, data: List[Any]) -> None:
         specs = [tf.nest.map_structure(compat.type_spec, one) for one in data]
-        tf.function(self._original).get_concrete_function(*specs)
+        # As Keras will trace it: Keras 3, the one with stateless_call, converts no control flow.
+        converts = not hasattr(self._model, "stateless_call")
+        tf.function(self._original, autograph=converts).get_concrete_function(*specs)
 
 
 def _ready(model: Any) -> bool:

@@ -37,6 +37,8 @@ def optimizers_of(model: Any) -> List[Any]:
     attributes = vars(model)
     for name in sorted(attributes):
         value = attributes[name]
+        if isinstance(value, dict):
+            value = list(value.values())
         found.extend(value if isinstance(value, (list, tuple)) else [value])
     optimizers = [one for one in found if _is_optimizer(one)]
     return list({id(one): one for one in optimizers}.values())
