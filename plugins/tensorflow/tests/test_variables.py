@@ -103,9 +103,6 @@ def _lists_differ():
 def _special():
     npucoll.init()
     with tf.Graph().as_default():
-        text = v1.get_variable("text", initializer=tf.constant("a"))
-        with pytest.raises(npucoll.UnsupportedError, match="variable text:0 has dtype string"):
-            npt.broadcast_variables([text])
         assert isinstance(npt.broadcast_variables([]), tf.Operation)
         parts = v1.get_variable(
             "parts",
@@ -118,6 +115,27 @@ def _special():
             session.run(v1.global_variables_initializer())
             session.run(operation)
             assert session.run(parts.as_tensor()).tolist() == [[1.0, 1.0]] * 6
+
+
+def _strings(use_resource):
+    comm = npucoll.init()
+    words = (
+        [[b"one", b""], [b"\x00\xff and more", "\u00e4".encode()]] if comm.rank == 1 else [[b"x", b"x"], [b"x", b"x"]]
+    )
+    with tf.Graph().as_default():
+        variables = [
+            v1.get_variable("words", initializer=tf.constant(words), use_resource=use_resource),
+            v1.get_variable("number", initializer=float(comm.rank), use_resource=use_resource),
+            v1.get_variable("word", initializer=tf.constant(f"of rank {comm.rank}"), use_resource=use_resource),
+        ]
+        operation = npt.broadcast_variables(variables, 1)
+        with v1.Session() as session:
+            if comm.rank == 1:
+                session.run(v1.global_variables_initializer())
+            session.run(operation)
+            got = session.run(variables)
+            assert got[0].tolist() == roots
+            assert (got[1], got[2]) == (1.0, b"of rank 1")
 
 
 def _eager():
@@ -160,8 +178,13 @@ def test_lists_differ(ranks):
     ranks(2, _lists_differ)
 
 
-def test_strings_partitions_and_nothing(ranks):
+def test_partitions_and_nothing(ranks):
     ranks(2, _special)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_strings(ranks, use_resource):
+    ranks(2, _strings, use_resource)
 
 
 @pytest.mark.skipif(tf.__version__.startswith("1."), reason="TensorFlow 1.15 is not eager")

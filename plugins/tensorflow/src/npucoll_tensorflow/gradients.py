@@ -6,14 +6,14 @@ of a mean their mean, that of a broadcast goes to its root.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 import npucoll
 from npucoll_tensorflow.node import REDUCTIONS, Node, read_double, read_halves
 from npucoll_tensorflow.ops import by_dtype, keep_shapes
-from npucoll_tensorflow.plan import describe_shape, describe_shapes
+from npucoll_tensorflow.plan import describe_rows, describe_shape, describe_shapes
 
 __all__: List[str] = []
 
@@ -36,17 +36,23 @@ def _reduction(operation: Any, kind: str) -> str:
 
 def _run_each(node: Node, grads: Sequence[Any], what: str) -> List[Any]:
     """Run an operator of tensors of one dtype on ``grads``."""
-    order = node.order(grads[0].dtype.name, describe_shapes(grads, len(grads)))
-    title = f"gradient of a {what}: {grads[0].dtype.name} {describe_shapes(grads)}"
-    return keep_shapes(grads, node.run({"inputs": list(grads)}, order=order, title=title, plan="derivatives"))
+
+    def describe() -> Tuple[str, str]:
+        dtype = grads[0].dtype.name
+        title = f"gradient of a {what}: {dtype} {describe_shapes(grads)}"
+        return node.order(dtype, describe_shapes(grads, len(grads))), title
+
+    return keep_shapes(grads, node.run({"inputs": list(grads)}, describe=describe, plan="derivatives"))
 
 
 def _run_one(node: Node, grad: Any, what: str, **more: Any) -> Any:
     """Run an operator of one tensor, whose rows may differ between ranks, on ``grad``."""
-    rest = "?" if grad.shape.ndims is None else describe_shape(grad.shape[1:])
-    title = f"gradient of an {what}: {grad.dtype.name} {describe_shape(grad.shape)}"
-    inputs = {"input": grad, **more}
-    return node.run(inputs, order=node.order(grad.dtype.name, rest), title=title, plan="derivatives")
+
+    def describe() -> Tuple[str, str]:
+        dtype, title = grad.dtype.name, f"gradient of an {what}: {grad.dtype.name} {describe_shape(grad.shape)}"
+        return node.order(dtype, describe_rows(grad.shape)), title
+
+    return node.run({"input": grad, **more}, describe=describe, plan="derivatives")
 
 
 def _filled(operation: Any, grads: Sequence[Any]) -> List[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import tensorflow as tf
 
@@ -91,15 +91,14 @@ class Node:
         self,
         inputs: Dict[str, Any],
         *,
-        order: str,
-        title: str,
+        describe: Callable[[], Tuple[str, str]],
         plan: str = "collectives",
         detail: int = 0,
     ) -> Any:
         """Make the node, or do the eager call, and return what TensorFlow's function returns.
 
-        ``inputs``: by the operator's names of them. ``order``, ``title``, ``plan``: see ``Plans.place``. ``detail``:
-        what else must be equal on all ranks.
+        ``inputs``: by the operator's names of them. ``describe``: returns order and title, which with ``plan`` are for
+        ``Plans.place``; called only where they are needed. ``detail``: what else must be equal on all ranks.
         """
         loaded = library.load()
         loaded.check_engine()
@@ -113,7 +112,7 @@ class Node:
         elif eager:
             key = None
         else:
-            key = loaded.plans.place(compat.v1.get_default_graph(), plan, order, title)
+            key = loaded.plans.place(compat.v1.get_default_graph(), plan, *describe())
         if key is not None:
             attributes.update(halves("key", key.key), slot=key.slot)
         if eager:

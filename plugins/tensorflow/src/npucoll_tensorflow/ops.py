@@ -17,7 +17,7 @@ import tensorflow as tf
 import npucoll
 from npucoll_tensorflow.compat import unconverted
 from npucoll_tensorflow.node import Node, as_tensors
-from npucoll_tensorflow.plan import describe_shape, describe_shapes
+from npucoll_tensorflow.plan import describe_rows, describe_shape, describe_shapes
 
 if TYPE_CHECKING:
     from npucoll import Communicator
@@ -106,10 +106,12 @@ def grouped_broadcast(
     for tensor in inputs:
         _check_dtype(tensor, "broadcast")
     node = Node("broadcast", root=root, name=name, group=group)
-    dtypes = " ".join(tensor.dtype.name for tensor in inputs)
-    order = node.order(dtypes, describe_shapes(inputs, len(inputs)))
-    results = node.run({"inputs": inputs}, order=order, title=_title("broadcast", inputs))
-    return keep_shapes(inputs, results)
+
+    def describe() -> Tuple[str, str]:
+        dtypes = " ".join(tensor.dtype.name for tensor in inputs)
+        return node.order(dtypes, describe_shapes(inputs, len(inputs))), _title("broadcast", inputs)
+
+    return keep_shapes(inputs, node.run({"inputs": inputs}, describe=describe))
 
 
 @unconverted
@@ -131,11 +133,7 @@ def gather_rows(
     if value.shape.ndims == 0:
         value = tf.expand_dims(value, 0)
     node = Node("allgather", name=name, group=group)
-    # Rows may differ between ranks, and with them what a graph knows of dimension 0.
-    rest = "?" if value.shape.ndims is None else describe_shape(value.shape[1:])
-    return run_gather(
-        node, value, order=node.order(value.dtype.name, rest), title=_title("allgather", [value]), plan=plan
-    )
+    return run_gather(node, value, describe=lambda: _rows(node, value), plan=plan)
 
 
 def run_gather(node: Node, value: Any, **place: Any) -> Tuple[Any, Any, Any]:
@@ -165,8 +163,11 @@ def reduce_scatter(
     _check_dtype(value, "reduce_scatter")
     node = Node("reduce_scatter", op=op, name=name, group=group)
     _check_reduction(value, op, False)
-    order = node.order(value.dtype.name, describe_shape(value.shape))
-    result = node.run({"input": value}, order=order, title=_title("reduce_scatter", [value]))
+
+    def describe() -> Tuple[str, str]:
+        return node.order(value.dtype.name, describe_shape(value.shape)), _title("reduce_scatter", [value])
+
+    result = node.run({"input": value}, describe=describe)
     if not tf.executing_eagerly() and value.shape.ndims is not None:
         result.set_shape([None] + value.shape.as_list()[1:])
     return result
@@ -188,12 +189,7 @@ def alltoall(
     _check_dtype(value, "alltoall")
     node = Node("alltoall", name=name, group=group)
     rows = tf.zeros([0], tf.int64) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
-    rest = "?" if value.shape.ndims is None else describe_shape(value.shape[1:])
-    result, received = node.run(
-        {"input": value, "splits": rows},
-        order=node.order(value.dtype.name, rest),
-        title=_title("alltoall", [value]),
-    )
+    result, received = node.run({"input": value, "splits": rows}, describe=lambda: _rows(node, value))
     if not tf.executing_eagerly():
         if value.shape.ndims is not None:
             result.set_shape([None] + value.shape.as_list()[1:])
@@ -231,9 +227,17 @@ def _each(
     node = Node(kind, op=op, root=root, prescale=prescale, postscale=postscale, name=name, group=group)
     _check_dtype(inputs[0], kind)
     _check_reduction(inputs[0], op, prescale != 1.0 or postscale != 1.0)
-    order = node.order(inputs[0].dtype.name, describe_shapes(inputs, len(inputs)))
-    results = node.run({"inputs": list(inputs)}, order=order, title=_title(f"{kind} {op}", inputs))
-    return keep_shapes(inputs, results)
+
+    def describe() -> Tuple[str, str]:
+        order = node.order(inputs[0].dtype.name, describe_shapes(inputs, len(inputs)))
+        return order, _title(f"{kind} {op}", inputs)
+
+    return keep_shapes(inputs, node.run({"inputs": list(inputs)}, describe=describe))
+
+
+def _rows(node: Node, tensor: Any) -> Tuple[str, str]:
+    """Describe a collective whose rows may differ between ranks, and with them what a graph knows of dimension 0."""
+    return node.order(tensor.dtype.name, describe_rows(tensor.shape)), _title(node.kind, [tensor])
 
 
 def _title(what: str, tensors: Sequence[Any]) -> str:

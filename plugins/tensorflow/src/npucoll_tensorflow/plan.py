@@ -98,6 +98,11 @@ def describe_shape(shape: Any) -> str:
     return "(" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + ")"
 
 
+def describe_rows(shape: Any) -> str:
+    """Return a static shape as text but for dimension 0, which may differ between ranks."""
+    return "?" if shape.ndims is None else describe_shape(shape[1:])
+
+
 def describe_shapes(tensors: Sequence[Any], limit: int = 6) -> str:
     """Return the shapes of ``tensors`` as text, the first few of a long list."""
     shown = [describe_shape(tensor.shape) for tensor in tensors[:limit]]

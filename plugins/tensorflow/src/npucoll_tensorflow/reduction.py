@@ -65,7 +65,6 @@ class _Plan:
         self._group = group
         self._results: List[Any] = [None] * len(entries)
         kinds = [_kind(entry) for entry in entries]
-        self._title = _describe(entries)
         self._detail = hash64("gradients", op, *kinds)
         self._first: Optional[Any] = None
         order = f"{len(entries):06d}"
@@ -106,8 +105,7 @@ class _Plan:
         with self._after_first():
             results = node.run(
                 {"inputs": inputs},
-                order=f"{order}/{node.order('', '')}",
-                title=self._title,
+                describe=lambda: (f"{order}/{node.order('', '')}", _describe(self._entries)),
                 plan="gradients",
                 detail=self._detail,
             )
@@ -131,7 +129,9 @@ class _Plan:
 
     def _gather(self, tensor: Any, order: str, name: Optional[str]) -> Tuple[Any, Any, Any]:
         node = Node("allgather", name=name, group=self._group)
-        return run_gather(node, tensor, order=order, title=self._title, plan="gradients", detail=self._detail)
+        return run_gather(
+            node, tensor, describe=lambda: (order, _describe(self._entries)), plan="gradients", detail=self._detail
+        )
 
     def _done(self, result: Any) -> None:
         if self._first is None:

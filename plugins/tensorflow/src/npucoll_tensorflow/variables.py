@@ -4,16 +4,16 @@
    would fail; on all ranks but the root that is as good as anything.
 2. All values are one fused broadcast, as bytes, whatever their dtypes. With them goes, for each variable, whether it
    was initialized on the root. So every rank learns it, and refuses alike, before anything is assigned.
-3. Where a graph does not know all of a variable's shape, the root's shape is sent first.
+3. Where a graph does not know all of a variable's shape, the root's shape is sent first. A variable of strings is sent
+   afterwards, as the bytes that serialize it. Both may differ in length between ranks, so every rank's are gathered.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-import npucoll
 from npucoll_tensorflow.compat import unconverted, v1
 from npucoll_tensorflow.node import Node
 from npucoll_tensorflow.ops import gather_rows, keep_shapes
@@ -26,17 +26,15 @@ __all__ = ["broadcast_variables"]
 def broadcast_variables(variables: Sequence[Any], root: int = 0, *, name: Optional[str] = None) -> Optional[Any]:
     """Overwrite ``variables`` with those of rank ``root``, in one fused operation.
 
-    ``variables``: TensorFlow variables, ref or resource, partitioned too, of any dtype but string, in the same order on
-    every rank. In a graph it returns an operation to run; that makes no further nodes, so it also runs where the graph
-    was finalized later. Eagerly it does the work and returns None. A variable that is not initialized on the root is an
-    error that names it; on the other ranks it need not be.
+    ``variables``: TensorFlow variables, ref or resource, partitioned too, of any dtype, strings too, in the same order
+    on every rank. In a graph it returns an operation to run; that makes no further nodes, so it also runs where the
+    graph was finalized later. Eagerly it does the work and returns None. A variable that is not initialized on the root
+    is an error that names it; on the other ranks it need not be.
 
-    Errors: UnsupportedError for a string variable; MismatchError on every rank where the lists differ; ConfigError for
-    a variable that is not initialized on the root; otherwise as ``broadcast``.
+    Errors: MismatchError on every rank where the lists differ; ConfigError for a variable that is not initialized on
+    the root; otherwise as ``broadcast``.
     """
     flat = _flatten(variables)
-    for variable in flat:
-        _check(variable)
     if not flat:
         return None if tf.executing_eagerly() else tf.no_op(name="npucoll_broadcast_variables")
     with v1.name_scope("npucoll_broadcast_variables"):
@@ -58,36 +56,45 @@ def _flatten(variables: Sequence[Any]) -> List[Any]:
     return flat
 
 
-def _check(variable: Any) -> None:
-    dtype = variable.dtype.base_dtype
-    if dtype in (tf.string, tf.resource, tf.variant):
-        raise npucoll.UnsupportedError(f"variable {variable.name} has dtype {dtype.name}, which cannot be broadcast")
-
-
 def _broadcast(variables: List[Any], root: int, name: Optional[str]) -> List[Any]:
     """Return the root's values of ``variables``."""
     ready = [_is_initialized(variable) for variable in variables]
     values = [_value_or_zeros(variable, is_ready) for variable, is_ready in zip(variables, ready)]
+    last: Any = None
     for place, variable in enumerate(variables):
         if not variable.shape.is_fully_defined():
-            resized = _with_roots_shape(values[place], root, name and f"{name}/shape/{place}")
+            with _after(last):
+                resized = last = _with_roots_shape(values[place], root, name and f"{name}/shape/{place}")
             resized.set_shape(variable.shape)
             values[place] = resized
-    *sent, sent_ready = _send([*values, tf.stack(ready)], root, name)
+    texts = [place for place, value in enumerate(values) if value.dtype.base_dtype == tf.string]
+    plain = [place for place in range(len(values)) if place not in texts]
+    with _after(last):
+        *sent, sent_ready = _send([*[values[place] for place in plain], tf.stack(ready)], root, name)
+    for place, value in zip(plain, sent):
+        values[place] = value
+    last = sent_ready
+    for place in texts:
+        with _after(last):
+            values[place] = last = _roots_text(values[place], root, name and f"{name}/text/{place}")
     with tf.control_dependencies([_assert_ready(variables, sent_ready, root)]):
-        return keep_shapes(variables, [tf.identity(value) for value in sent])
+        return keep_shapes(variables, [tf.identity(value) for value in values])
+
+
+def _after(tensor: Any) -> Any:
+    """Return a scope for what waits for ``tensor``: where ranks disagree, only the first collective is there to fail."""
+    return tf.control_dependencies([] if tensor is None or tf.executing_eagerly() else [tensor])
 
 
 def _send(values: List[Any], root: int, name: Optional[str]) -> List[Any]:
     node = Node("broadcast", root=root, name=name)
-    dtypes = " ".join(value.dtype.base_dtype.name for value in values)
-    results = node.run(
-        {"inputs": values},
-        order=node.order(dtypes, describe_shapes(values, len(values))),
-        title=f"broadcast of {len(values) - 1} variables {describe_shapes(values[:-1])}",
-        plan="variables",
-    )
-    return keep_shapes(values, results)
+
+    def describe() -> Tuple[str, str]:
+        dtypes = " ".join(value.dtype.base_dtype.name for value in values)
+        title = f"broadcast of {len(values) - 1} variables {describe_shapes(values[:-1])}"
+        return node.order(dtypes, describe_shapes(values, len(values))), title
+
+    return keep_shapes(values, node.run({"inputs": values}, describe=describe, plan="variables"))
 
 
 def _is_initialized(variable: Any) -> Any:
@@ -115,12 +122,24 @@ def _value_or_zeros(variable: Any, ready: Any) -> Any:
 def _with_roots_shape(value: Any, root: int, name: Optional[str]) -> Any:
     """Return ``value``, or zeros of the root's shape where it has another."""
     own = tf.shape(value, out_type=tf.int64)
-    gathered, rows, _ = gather_rows(own, name=name, plan="variables")
-    begin = tf.reduce_sum(rows[:root])
-    shape = gathered[begin : begin + rows[root]]
+    shape = _roots_rows(own, root, name)
     # What is received replaces it, so only the number of elements matters.
     fits = tf.equal(tf.reduce_prod(own), tf.reduce_prod(shape))
     return v1.cond(fits, lambda: tf.reshape(value, shape), lambda: tf.zeros(shape, value.dtype))
+
+
+def _roots_text(value: Any, root: int, name: Optional[str]) -> Any:
+    """Return the root's strings."""
+    code = _roots_rows(tf.io.decode_raw(tf.io.serialize_tensor(value), tf.uint8), root, name)
+    characters = tf.gather(tf.constant([bytes([number]) for number in range(256)]), tf.cast(code, tf.int32))
+    return tf.io.parse_tensor(tf.strings.reduce_join(characters), tf.string)
+
+
+def _roots_rows(rows: Any, root: int, name: Optional[str]) -> Any:
+    """Return the root's vector, whose length only the root knows."""
+    gathered, counts, _ = gather_rows(rows, name=name, plan="variables")
+    begin = tf.reduce_sum(counts[:root])
+    return gathered[begin : begin + counts[root]]
 
 
 def _assert_ready(variables: List[Any], ready: Any, root: int) -> Any:
