@@ -82,7 +82,7 @@ def _broadcast(variables: List[Any], root: int, name: Optional[str]) -> List[Any
 
 
 def _after(tensor: Any) -> Any:
-    """Return a scope for what waits for ``tensor``: where ranks disagree, only the first collective is there to fail."""
+    """Return a scope for what waits for ``tensor``: where ranks disagree, only one collective is under way."""
     return tf.control_dependencies([] if tensor is None or tf.executing_eagerly() else [tensor])
 
 
