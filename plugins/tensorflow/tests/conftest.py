@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import warnings
 
 import pytest
@@ -66,4 +67,9 @@ def steps():
 
 def pytest_collection_modifyitems(items):
     """Run the tests of one kind of ranks together, so that each set of processes starts once."""
-    items.sort(key=lambda item: ("4 ranks" in item.name, "default threads" in item.name))
+
+    def kind(item):
+        found = re.search(r"(\d) ranks?", item.name)
+        return "default threads" in item.name, int(found.group(1)) if found else 2
+
+    items.sort(key=kind)

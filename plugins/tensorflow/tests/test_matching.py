@@ -204,6 +204,25 @@ def _two_graphs():
                     np.testing.assert_array_equal(value, np.full(value.shape, expected * comm.size))
 
 
+def _from_another_process():
+    """A graph that was written elsewhere: its places in a plan mean nothing here."""
+    comm = npucoll.init()
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [2], name="x")
+        outputs = [npt.allreduce(x), npt.allreduce(x * 2.0), *npt.reduce_gradients([x, None])[:1]]
+        for i, output in enumerate(outputs):
+            tf.identity(output, name=f"y{i}")
+        text = graph.as_graph_def()
+    for node in text.node:
+        if node.op == "NpucollAllreduce":
+            node.attr["slot"].i = 1_000_000 + comm.rank
+    with tf.Graph().as_default():
+        got = tf.import_graph_def(text, return_elements=["x:0", "y0:0", "y1:0", "y2:0"], name="")
+        with v1.Session() as session:
+            values = session.run(got[1:], {got[0]: [1, 2]})
+    np.testing.assert_array_equal(values, np.float32([[1, 2], [2, 4], [1 / comm.size, 2 / comm.size]]) * comm.size)
+
+
 def _again(style):
     """A graph outlives shutdown, and runs after another init."""
     comm = npucoll.init()
@@ -308,7 +327,7 @@ def test_styles(ranks, program, style):
     ranks(2, program, style)
 
 
-@pytest.mark.parametrize("program", [_partial_fetches, _two_sessions, _two_graphs])
+@pytest.mark.parametrize("program", [_partial_fetches, _two_sessions, _two_graphs, _from_another_process])
 def test_sessions(ranks, program):
     ranks(2, program)
 

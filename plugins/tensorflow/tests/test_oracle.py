@@ -162,13 +162,13 @@ def _shapes():
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("n", [2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize("n", [1, 2, 4], ids=["1 rank", "2 ranks", "4 ranks"])
 def test_allreduce(ranks, n, style):
     ranks(n, _allreduces, style)
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("n", [2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize("n", [1, 2, 4], ids=["1 rank", "2 ranks", "4 ranks"])
 def test_other_collectives(ranks, n, style):
     ranks(n, _others, style)
 
@@ -178,4 +178,4 @@ def test_large_messages_have_the_same_bits(ranks):
 
 
 def test_static_shapes(ranks):
-    ranks(1, _shapes)
+    ranks(2, _shapes)
