@@ -67,7 +67,7 @@ static void compute_async(struct object *object, TF_OpKernelContext *context, vo
         return;
     }
     npt_compute(object->kernel, context, NULL);
-    struct npt_done *theirs = done;
+    struct npt_done *theirs = done; /* known to be one, or nothing would have been registered */
     theirs->invoker(theirs->functor);
 }
 
@@ -101,7 +101,12 @@ static bool make_table(void)
     void *compute = npt_tf_symbol("_ZN10tensorflow13AsyncOpKernel7ComputeEPNS_15OpKernelContextE");
     find(&op_kernel_construct, "_ZN10tensorflow8OpKernelC2EPNS_20OpKernelConstructionE");
     find(&op_kernel_destroy, "_ZN10tensorflow8OpKernelD2Ev");
+    /* A function of the framework with a callback in its name says whose std::function it is: libstdc++'s. */
+    const void *takes_callback = npt_tf_symbol("_ZN10tensorflow6Device12ComputeAsyncEPNS_13AsyncOpKernelEPNS_"
+                                               "15OpKernelContextESt8functionIFvvEE");
     if (base == NULL || compute == NULL || op_kernel_construct == NULL || op_kernel_destroy == NULL)
+        return false;
+    if (takes_callback == NULL)
         return false;
     if (base[OFFSET_TO_TOP] != NULL || base[COMPUTE] != compute)
         return false;
