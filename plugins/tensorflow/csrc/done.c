@@ -52,7 +52,8 @@ static bool believable(const struct npt_done *done)
         return false;
     for (int i = 0; i < KNOWN; i++) {
         uintptr_t empty = 0;
-        if (atomic_compare_exchange_strong_explicit(&known[i], &empty, pair, memory_order_relaxed, memory_order_relaxed))
+        if (atomic_compare_exchange_strong_explicit(&known[i], &empty, pair, memory_order_relaxed,
+                                                    memory_order_relaxed))
             break;
     }
     return true;

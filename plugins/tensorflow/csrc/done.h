@@ -12,7 +12,7 @@ struct npt_done {
 };
 
 /* npt_done_take moves the callback at `source` to `done`. It returns false, and moves nothing, where what lies at
- * `source` does not look like one; then the kernel must finish before it returns. Call it inside the compute function. */
+ * `source` does not look like one; then the kernel must finish before it returns. For compute functions only. */
 bool npt_done_take(struct npt_done *done, void *source);
 
 /* npt_done_refuse makes npt_done_take return false, or no longer. */

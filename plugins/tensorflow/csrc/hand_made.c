@@ -14,7 +14,18 @@
 #include <string.h>
 
 /* The Itanium C++ ABI: a table of virtual functions begins with two words that its users point past. */
-enum { OFFSET_TO_TOP, TYPE_INFO, DESTROY, DESTROY_AND_FREE, COMPUTE, AS_ASYNC, AS_ASYNC_CONST, IS_EXPENSIVE, COMPUTE_ASYNC, SLOTS };
+enum {
+    OFFSET_TO_TOP,
+    TYPE_INFO,
+    DESTROY,
+    DESTROY_AND_FREE,
+    COMPUTE,
+    AS_ASYNC,
+    AS_ASYNC_CONST,
+    IS_EXPENSIVE,
+    COMPUTE_ASYNC,
+    SLOTS
+};
 
 /* An OpKernel of 1.15 takes about 350 bytes; nobody but its own constructor and destructor touches them. */
 enum { OP_KERNEL_BYTES = 4096 };

@@ -38,8 +38,8 @@ void npt_op_define(const struct npt_op *op, TF_Status *status);
 /* npt_kernel_new reads a node's attributes; NULL, with the construction failed, where that goes wrong. */
 struct npt_kernel *npt_kernel_new(const struct npt_op *op, TF_OpKernelConstruction *construction);
 
-/* npt_compute performs one call. Where `done` is not NULL it may return before the call is complete, and runs `done` when
- * it is, from any thread; where it is NULL it returns when the call is complete. */
+/* npt_compute performs one call. Where `done` is not NULL it may return before the call is complete, and runs `done`
+ * when it is, from any thread; where it is NULL it returns when the call is complete. */
 void npt_compute(const struct npt_kernel *kernel, TF_OpKernelContext *context, struct npt_done *done);
 
 /* npt_bind tells where the engine is. NULL takes it away. */
@@ -59,7 +59,7 @@ enum npt_mode {
  * sets `status` and returns NPT_MODE_NONE. */
 enum npt_mode npt_kernels_register(TF_Status *status);
 
-/* npt_hand_made_register registers kernels of TensorFlow 1.15's AsyncOpKernel; false where this TensorFlow is another. */
+/* npt_hand_made_register registers kernels made from TensorFlow 1.15's AsyncOpKernel; false in other versions. */
 bool npt_hand_made_register(TF_Status *status);
 
 #endif

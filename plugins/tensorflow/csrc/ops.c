@@ -15,7 +15,8 @@ static const char *const COMMON[] = {
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 const struct npt_op npt_ops[NPT_OPS] = {
-    {"NpucollAllreduce", NPC_ALLREDUCE, LIST("N: int >= 1", "T: type"), LIST("inputs: N * T"), LIST("outputs: N * T"), true},
+    {"NpucollAllreduce", NPC_ALLREDUCE, LIST("N: int >= 1", "T: type"), LIST("inputs: N * T"),
+     LIST("outputs: N * T"), true},
     {"NpucollBroadcast", NPC_BROADCAST, LIST("T: list(type) >= 1"), LIST("inputs: T"), LIST("outputs: T"), true},
     {"NpucollAllgather", NPC_ALLGATHER, LIST("T: type"), LIST("input: T"),
      LIST("output: T", "counts: int64", "rank: int32"), false},

@@ -1,14 +1,14 @@
 /* Numbers the unnamed collectives of a graph alike on every rank, whatever order each rank created them in.
  *
- * 1. Python notes each collective of a graph here (a slot), with a text that describes it: kind, dtype, reduction, shape.
+ * 1. Python notes each collective of a graph here (a slot), with a text that describes it: kind, dtype, shape and more.
  * 2. When the first of them runs, all that the graph has by then are sorted by that text, collectives that are equal in
  *    it by their creation, and numbered. The number, not the description, is the key: so two ranks that disagree about
  *    a shape or a kind still meet, and learn of it at once instead of waiting for ever.
- * 3. How many equal collectives came before is part of the call's fingerprint: if one rank's graph has a collective more,
- *    which shifts the others' numbers, a call never takes the wrong one of two equals.
+ * 3. How many equal collectives came before is part of the call's fingerprint: if one rank's graph has a collective
+ *    more, which shifts the others' numbers, a call never takes the wrong one of two equals.
  * 4. Collectives added after that are the graph's next batch.
- * 5. A graph that came from another process (a MetaGraph, a SavedModel) has slots that mean nothing here. Its ops carry a
- *    hash of their description and occurrence as well, which then is the key. */
+ * 5. A graph that came from another process (a MetaGraph, a SavedModel) has slots that mean nothing here. Its ops carry
+ *    a hash of their description and occurrence as well, which then is the key. */
 #include "plan.h"
 
 #include <pthread.h>

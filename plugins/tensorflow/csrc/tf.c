@@ -19,7 +19,7 @@ void *npt_tf_symbol(const char *name)
 {
     void *address = dlsym(RTLD_DEFAULT, name);
     for (size_t i = 0; address == NULL && i < sizeof LIBRARIES / sizeof *LIBRARIES; i++) {
-        /* NOLOAD: only ever the TensorFlow that is there. The reference it takes keeps what is never unloaded anyway. */
+        /* NOLOAD: only ever the TensorFlow that is there. The reference keeps what is never unloaded anyway. */
         void *library = dlopen(LIBRARIES[i], RTLD_LAZY | RTLD_NOLOAD);
         if (library != NULL)
             address = dlsym(library, name);
