@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, List
+from typing import Any, Dict, Iterable, Iterator, List
 
 import tensorflow as tf
 
@@ -34,9 +34,7 @@ def model_variables(model: Any) -> List[Any]:
 def optimizers_of(model: Any) -> List[Any]:
     """Return the optimizer that ``model`` was compiled with, and those that are its attributes, by name."""
     found = [getattr(model, "optimizer", None)]
-    attributes = vars(model)
-    for name in sorted(attributes):
-        value = attributes[name]
+    for value in _by_name(vars(model)):
         if isinstance(value, dict):
             value = list(value.values())
         found.extend(value if isinstance(value, (list, tuple)) else [value])
@@ -98,15 +96,17 @@ def _optimizer_variables(optimizer: Any) -> Iterator[Any]:
         return
     variables = optimizer.variables
     yield from variables() if callable(variables) else variables
-    # A learning rate that is a variable is among the above in Keras 3 only.
-    hyper = getattr(optimizer, "_hyper", {})
-    rates = [hyper[name] for name in sorted(hyper)] + [getattr(optimizer, "_learning_rate", None)]
-    yield from (rate for rate in rates if isinstance(rate, tf.Variable))
+    # Outside of Keras 3 some are not among these, such as a learning rate or Nadam's product.
+    more = [*_by_name(getattr(optimizer, "_hyper", {})), *_by_name(vars(optimizer))]
+    yield from (one for one in more if isinstance(one, tf.Variable))
+
+
+def _by_name(attributes: Dict[str, Any]) -> List[Any]:
+    return [attributes[name] for name in sorted(attributes)]
 
 
 def _loss_scale_variables(optimizer: Any) -> Iterator[Any]:
     if compat.generation_of(optimizer) is Generation.KERAS3:
         yield from optimizer._variables
         return
-    weights = getattr(optimizer._loss_scale, "_weights", {})
-    yield from (weights[name] for name in sorted(weights))
+    yield from _by_name(getattr(optimizer._loss_scale, "_weights", {}))
