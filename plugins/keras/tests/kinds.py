@@ -17,12 +17,11 @@ def available():
         return ["graph", "eager"]
     from importlib import metadata
 
-    found = ["tf.keras"]
+    tf_keras = ["tf_keras"] if importlib.util.find_spec("tf_keras") else []
     if metadata.version("keras").startswith("2."):
-        found.append("tf.keras legacy")
-    if importlib.util.find_spec("tf_keras"):
-        found += ["tf_keras", "tf_keras legacy"]
-    return found
+        # tf_keras is the same Keras once more.
+        return ["tf.keras", "tf.keras legacy", *tf_keras]
+    return ["tf.keras", *tf_keras, *(f"{one} legacy" for one in tf_keras)]
 
 
 def only(*kinds):
