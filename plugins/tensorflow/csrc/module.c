@@ -68,10 +68,12 @@ void npt_wait_inside(int yes)
     npt_done_refuse(yes != 0);
 }
 
-NPT_EXPORT int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name);
-int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name)
+NPT_EXPORT int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t content, uint64_t fallback,
+                            const char *name);
+int32_t npt_plan(uint64_t graph, uint64_t group, const char *order, uint64_t content, uint64_t fallback,
+                 const char *name)
 {
-    return npt_plan_add(graph, group, order, fallback, name);
+    return npt_plan_add(graph, group, order, content, fallback, name);
 }
 
 NPT_EXPORT void npt_name(uint64_t key, const char *name);

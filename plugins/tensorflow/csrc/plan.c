@@ -6,8 +6,11 @@
  *    a shape or a kind still meet, and learn of it at once instead of waiting for ever.
  * 3. How many equal collectives came before is part of the call's fingerprint: if one rank's graph has a collective
  *    more, which shifts the others' numbers, a call never takes the wrong one of two equals.
- * 4. Collectives added after that are the graph's next batch.
- * 5. A graph that came from another process (a MetaGraph, a SavedModel) has slots that mean nothing here. Its ops carry
+ * 4. Functions number theirs alike, each from 0. If one calls another, which of two calls with one number comes first is
+ *    TensorFlow's choice on each rank. So the content of a function's graph is part of the fingerprint as well: a call
+ *    never takes another function's, unless they hold the same.
+ * 5. Collectives added to a graph after it ran are its next batch.
+ * 6. A graph that came from another process (a MetaGraph, a SavedModel) has slots that mean nothing here. Its ops carry
  *    a hash of their description and occurrence as well, which then is the key. */
 #include "plan.h"
 
@@ -16,7 +19,7 @@
 #include <string.h>
 
 struct slot {
-    uint64_t graph, group, fallback;
+    uint64_t graph, group, content, fallback;
     char *order, *name;
     int numbered;
     uint64_t key, detail;
@@ -86,7 +89,8 @@ void npt_plan_name(uint64_t key, const char *name)
     pthread_mutex_unlock(&lock);
 }
 
-int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name)
+int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t content, uint64_t fallback,
+                     const char *name)
 {
     int32_t result = 0;
     char *order_copy = strdup(order), *name_copy = strdup(name);
@@ -100,7 +104,7 @@ int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t
         }
     }
     if (n_slots < room && order_copy != NULL && name_copy != NULL) {
-        slots[n_slots] = (struct slot){.graph = graph, .group = group, .fallback = fallback};
+        slots[n_slots] = (struct slot){.graph = graph, .group = group, .content = content, .fallback = fallback};
         slots[n_slots].order = order_copy;
         slots[n_slots].name = name_copy;
         result = ++n_slots;
@@ -127,10 +131,14 @@ static void number_batch(uint64_t graph, uint64_t group)
     int32_t *batch = malloc((size_t)n_slots * sizeof *batch);
     int32_t count = 0;
     uint64_t before = 0; /* how many an earlier batch numbered: differs between batches, equal on all ranks */
+    uint64_t content = 0;
     if (batch == NULL)
         return;
     for (int32_t i = 0; i < n_slots; i++) {
-        if (slots[i].graph != graph || slots[i].group != group)
+        if (slots[i].graph != graph)
+            continue;
+        content += slots[i].content; /* a sum: ranks create them in different orders */
+        if (slots[i].group != group)
             continue;
         if (slots[i].numbered)
             before++;
@@ -144,7 +152,7 @@ static void number_batch(uint64_t graph, uint64_t group)
         equal = i > 0 && strcmp(slot->order, slots[batch[i - 1]].order) == 0 ? equal + 1 : 0;
         uint64_t key = npt_mix(npt_mix(group, before), (uint64_t)i);
         slot->key = key != 0 ? key : 1; /* 0 would mean the next call number */
-        slot->detail = npt_mix(before, equal);
+        slot->detail = npt_mix(npt_mix(before, equal), content);
         slot->numbered = 1;
     }
     free(batch);

@@ -6,8 +6,10 @@
 
 /* npt_plan_add notes an unnamed collective of a graph and returns its slot, 1 or more; 0 where memory is short.
  * `graph` and `group` say which collectives are numbered together; `order` describes this one, the same text on every
- * rank; `fallback` is the key used where the graph has been carried to another process; `name` is for messages. */
-int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t fallback, const char *name);
+ * rank; `content` stands for it in the hash of the graph's content, or is 0 in graphs that have none; `fallback` is the
+ * key used where the graph has been carried to another process; `name` is for messages. */
+int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t content, uint64_t fallback,
+                     const char *name);
 
 /* npt_plan_name notes what a key is called in messages. */
 void npt_plan_name(uint64_t key, const char *name);

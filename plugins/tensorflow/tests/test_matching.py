@@ -119,6 +119,35 @@ def _nested():
         np.testing.assert_array_equal(second, np.full([64, 64], 10.0 * comm.size))
 
 
+def _helper():
+    """A function has a collective like one of a function that it calls: never the other's value without an error."""
+    comm = npucoll.init()
+
+    @tf.function
+    def average(x):
+        return npt.allreduce(x, "mean")
+
+    average(tf.constant(1.0))  # traced for itself
+
+    @tf.function
+    def step(x):
+        slow = x
+        if comm.rank == 0:
+            for _ in tf.range(300):
+                slow = slow + tf.reduce_sum(tf.linalg.matmul(tf.ones([64, 64]), tf.eye(64))) * 0.0
+        first = average(slow)
+        second = npt.allreduce(x * 10.0, "mean")
+        return first, second, npt.reduce_gradients([x])
+
+    for _ in range(20):
+        try:
+            first, second, _ = step(tf.constant(1.0))
+        except tf.errors.OpError as error:
+            assert isinstance(npt.translate(error), npucoll.MismatchError), repr(error)
+            return
+        assert (float(first), float(second)) == (1.0, 10.0)
+
+
 def _loop(style):
     """A collective in a loop: iteration i of one rank meets iteration i of the other."""
     comm = npucoll.init()
@@ -316,7 +345,7 @@ def test_mismatch(ranks, style):
 
 
 @needs_eager
-@pytest.mark.parametrize("program", [_retrace, _built_twice, _nested], ids=["retrace", "built twice", "nested"])
+@pytest.mark.parametrize("program", [_retrace, _built_twice, _nested, _helper])
 def test_functions(ranks, program):
     ranks(2, program)
 

@@ -37,6 +37,7 @@ class Library:
             ctypes.c_uint64,
             ctypes.c_char_p,
             ctypes.c_uint64,
+            ctypes.c_uint64,
             ctypes.c_char_p,
         ]
         self._native.npt_plan.restype = ctypes.c_int32

@@ -10,13 +10,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import weakref
 from typing import Any, Callable, Dict, NamedTuple, Sequence
 
-from npucoll_tensorflow.compat import root_graph
+from npucoll_tensorflow.compat import in_function, root_graph
 
 __all__ = ["Key", "Plans", "hash64"]
+
+
+_SHAPES = re.compile(r"\([^)]*\)|\?")
 
 
 class Key(NamedTuple):
@@ -35,8 +39,9 @@ def hash64(*parts: Any) -> int:
 class _GraphPlan:
     """What one graph holds so far."""
 
-    def __init__(self, ident: int) -> None:
+    def __init__(self, ident: int, of_function: bool) -> None:
         self.ident = ident
+        self.of_function = of_function
         self._counts: Dict[str, int] = {}
 
     def count(self, what: str) -> int:
@@ -49,7 +54,9 @@ class _GraphPlan:
 class Plans:
     """The plans of this process's graphs."""
 
-    def __init__(self, add: Callable[[int, int, bytes, int, bytes], int], name: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, add: Callable[[int, int, bytes, int, int, bytes], int], name: Callable[[int, bytes], None]
+    ) -> None:
         self._add = add
         self._name = name
         self._lock = threading.Lock()
@@ -72,7 +79,10 @@ class Plans:
             plan = self._plan(graph)
             occurrence = plan.count(f"{group}\0{order}")
             fallback = hash64("tensorflow", group, order, occurrence)
-            slot = self._add(plan.ident, hash64("tensorflow", group), order.encode(), fallback, title.encode())
+            # Only of functions, and without shapes: another trace may know other ones. See csrc/plan.c.
+            content = hash64(group, _SHAPES.sub("", order)) if plan.of_function else 0
+            add = (plan.ident, hash64("tensorflow", group), order.encode(), content, fallback, title.encode())
+            slot = self._add(*add)
         if slot == 0:
             raise MemoryError("no memory to note a collective")
         return Key(fallback, slot)
@@ -87,15 +97,16 @@ class Plans:
         plan = self._graphs.get(root)
         if plan is None:
             self._made += 1
-            plan = self._graphs[root] = _GraphPlan(self._made)
+            plan = self._graphs[root] = _GraphPlan(self._made, in_function(root))
         return plan
 
 
 def describe_shape(shape: Any) -> str:
-    """Return a static shape as text: ``(3, ?)``, or ``?`` where not even the rank is known."""
+    """Return a static shape as text: ``(3, ?)``, ``(4,)``, or ``?`` where not even the rank is known."""
     if shape.ndims is None:
         return "?"
-    return "(" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + ")"
+    sizes = ["?" if size is None else str(size) for size in shape.as_list()]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
 def describe_rows(shape: Any) -> str:
