@@ -229,4 +229,7 @@ def test_an_interrupt_inside_a_collective_is_quick(clean: None, tmp_path: Path) 
         process.kill()
         process.communicate()
     assert process.returncode == 130
-    assert stderr.count("KeyboardInterrupt") == 2
+    # A rank may hear of the other's end before its own signal, and then names it too.
+    for rank in range(2):
+        said = [line for line in stderr.splitlines() if line.startswith(f"[{rank}]")]
+        assert any("KeyboardInterrupt" in line for line in said), stderr
