@@ -83,7 +83,8 @@ class NativeEngine(Engine):
         self._groups: Dict[str, int] = {}
         self._pending: Set[NativeWork] = set()
         self._idle: List[Descriptor] = []
-        self._ident = communicator_id(scope)
+        # Groups may share a name; their members tell them apart.
+        self._ident = communicator_id(scope if scope == "world" else f"{scope}:{','.join(map(str, self._ranks))}")
         # It holds the rank's claim on its place, so that no second process can take it.
         self._meeting = rendezvous.meet(
             world.identity,

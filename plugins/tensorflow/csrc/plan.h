@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /* npt_plan_add notes an unnamed collective of a graph and returns its slot, 1 or more; 0 where memory is short.
- * `graph` and `group` say which collectives are numbered together; `order` describes this one, the same text on every
- * rank; `content` stands for it in the hash of the graph's content, or is 0 in graphs that have none; `fallback` is the
- * key used where the graph has been carried to another process; `name` is for messages. */
+ * `graph` (a graph and a communicator) and `group` say which collectives are numbered together; `order` describes this
+ * one, the same text on every rank; `content` stands for it in the hash of the graph's content, or is 0 in graphs that
+ * have none; `fallback` is the key used where the graph has been carried to another process; `name` is for messages. */
 int32_t npt_plan_add(uint64_t graph, uint64_t group, const char *order, uint64_t content, uint64_t fallback,
                      const char *name);
 

@@ -310,16 +310,23 @@ def _lost(style):
 
 def _groups(style):
     comm = npucoll.init()
-    if comm.rank not in (0, 2):
+    if comm.rank == 3:
         return
-    pair = comm.group([0, 2], "pair")
+    pair = comm.group([0, 2], "pair") if comm.rank != 1 else None
+    other = comm.group([0, 1], "pair") if comm.rank != 2 else None
+    value = np.full([3], comm.rank + 1, np.float32)
 
     def build(x):
-        mean = npt.reduce_gradients([x], group=pair)[0]
-        return [npt.allreduce(x, group=pair), mean, npt.broadcast(x, 1, group=pair)]
+        results = []
+        for group in (pair, other):
+            if group is not None:
+                mean = npt.reduce_gradients([x], group=group)[0]
+                results.append(tf.stack([npt.allreduce(x, group=group), mean, npt.broadcast(x, 1, group=group)]))
+        return results
 
-    total, mean, sent = evaluate(style, build, np.full([3], comm.rank, np.float32))
-    np.testing.assert_array_equal([total[0], mean[0], sent[0]], [2, 1, 2])
+    expected = [[4, 2, 3]] * (pair is not None) + [[3, 1.5, 2]] * (other is not None)
+    got = evaluate(style, build, value)
+    np.testing.assert_array_equal([result[:, 0] for result in got], expected)
 
 
 def _wrong_arguments():

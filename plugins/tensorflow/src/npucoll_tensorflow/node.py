@@ -112,7 +112,7 @@ class Node:
         elif eager:
             key = None
         else:
-            key = loaded.plans.place(compat.v1.get_default_graph(), plan, *describe())
+            key = loaded.plans.place(compat.v1.get_default_graph(), self.comm, plan, *describe())
         if key is not None:
             attributes.update(halves("key", key.key), slot=key.slot)
         if eager:

@@ -69,19 +69,27 @@ class Plans:
         self._name(key, name.encode())
         return Key(key, 0)
 
-    def place(self, graph: Any, group: str, order: str, title: str) -> Key:
+    def place(self, graph: Any, comm: int, group: str, order: str, title: str) -> Key:
         """Note a collective of ``graph`` and return its key.
 
-        ``group``: the class of collectives that are numbered together. ``order``: describes this one, the same on every
+        ``comm``: the communicator's number; what a graph holds for others, their members alone know. ``group``: the
+        class of collectives that are numbered together. ``order``: describes this one, the same on every
         rank, beginning with what matters most. ``title``: for messages.
         """
         with self._lock:
             plan = self._plan(graph)
-            occurrence = plan.count(f"{group}\0{order}")
+            occurrence = plan.count(f"{comm} {group}\0{order}")
             fallback = hash64("tensorflow", group, order, occurrence)
             # Only of functions, and without shapes: another trace may know other ones. See csrc/plan.c.
             content = hash64(group, _SHAPES.sub("", order)) if plan.of_function else 0
-            add = (plan.ident, hash64("tensorflow", group), order.encode(), content, fallback, title.encode())
+            add = (
+                hash64(plan.ident, comm),
+                hash64("tensorflow", group),
+                order.encode(),
+                content,
+                fallback,
+                title.encode(),
+            )
             slot = self._add(*add)
         if slot == 0:
             raise MemoryError("no memory to note a collective")

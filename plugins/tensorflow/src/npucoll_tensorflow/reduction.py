@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from npucoll_tensorflow import library
 from npucoll_tensorflow.compat import unconverted, v1
-from npucoll_tensorflow.node import Node
+from npucoll_tensorflow.node import Node, communicator_id
 from npucoll_tensorflow.ops import _check_dtype, _check_reduction, by_dtype, keep_shapes, run_gather
 from npucoll_tensorflow.plan import describe_shapes, hash64
 
@@ -69,8 +69,8 @@ class _Plan:
         self._first: Optional[Any] = None
         order = f"{len(entries):06d}"
         if name is None and not tf.executing_eagerly():
-            graph = v1.get_default_graph()
-            order += f"/{library.load().plans.count(graph, 'gradients ' + order):06d}"
+            what = f"gradients {communicator_id(group)} {order}"
+            order += f"/{library.load().plans.count(v1.get_default_graph(), what):06d}"
         self._order = order
 
     def reduce(self) -> List[Any]:
