@@ -23,11 +23,16 @@ from venvs import REQUIREMENTS, ROOT, VENVS, CommandFailed, Venv, clean_environm
 
 
 class Row(NamedTuple):
-    """One Python with one TensorFlow; ``packaging``: this row also runs the slow tests in clean environments."""
+    """One Python with one TensorFlow.
+
+    ``core``: this row also runs the suites that need no framework, once for each Python. ``packaging``: and the slow tests
+    in clean environments.
+    """
 
     name: str
     title: str
     version: str
+    core: bool = False
     packaging: bool = False
 
     def interpreter(self) -> Optional[interpreters.Interpreter]:
@@ -43,9 +48,9 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("py37-tf1.15.5", "Python 3.7 + TensorFlow 1.15.5", "3.7"),
+    Row("py37-tf1.15.5", "Python 3.7 + TensorFlow 1.15.5", "3.7", core=True),
     Row("py311-tf2.15.1", "Python 3.11 + TensorFlow 2.15.1", "3.11"),
-    Row("py311-tfnew", "Python 3.11 + the newest TensorFlow", "3.11", packaging=True),
+    Row("py311-tfnew", "Python 3.11 + the newest TensorFlow", "3.11", core=True, packaging=True),
 )
 
 
@@ -119,7 +124,7 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 def _directories(row: Row) -> List[Path]:
-    core = [ROOT / "tests" / name for name in ("unit", "parallel")]
+    core = [ROOT / "tests" / name for name in ("unit", "parallel")] if row.core else []
     packaging = [ROOT / "tests" / "packaging"] if row.packaging else []
     found = [*core, *sorted(ROOT.glob("plugins/*/tests")), *packaging]
     return [directory for directory in found if any(directory.glob("test_*.py"))]

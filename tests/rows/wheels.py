@@ -79,9 +79,9 @@ def _venv() -> Venv:
 
 def _inputs(directory: Path) -> str:
     """Return a digest of all that the wheel of ``directory`` is made from."""
-    files = _present(directory, "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+    files = _present(directory, "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
     parts = ("src", "csrc") if directory != ROOT else ("npucoll", "native/src", "native/build_engine.py")
-    return tree_hash([*files, *_present(directory, *parts), ROOT / "native" / "include"])
+    return tree_hash([*files, *_present(directory, *parts), ROOT / "LICENSE", ROOT / "native" / "include"])
 
 
 def _present(directory: Path, *names: str) -> List[Path]:
@@ -98,6 +98,8 @@ def _copy_sources() -> None:
         else:
             SOURCES.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, SOURCES / path.name)
+    for plugin in (SOURCES / "plugins").iterdir():
+        shutil.copy2(ROOT / "LICENSE", plugin)
 
 
 def _build_one(venv: Venv, directory: Path, machine: str) -> Path:
