@@ -10,6 +10,7 @@ turns into them.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
@@ -197,11 +198,17 @@ def alltoall(
     return result, received
 
 
+@functools.lru_cache(maxsize=None)
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, that of a reference like that of what it refers to."""
+    return str(dtype.base_dtype.name)
+
+
 def by_dtype(tensors: Sequence[Any]) -> Dict[str, List[int]]:
     """Return the places of ``tensors`` by dtype, in the order of the dtypes' names, which all ranks share."""
     places: Dict[str, List[int]] = {}
     for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.dtype.base_dtype.name, []).append(place)
+        places.setdefault(dtype_name(tensor.dtype), []).append(place)
     return dict(sorted(places.items()))
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from npucoll_tensorflow import library
 from npucoll_tensorflow.compat import unconverted, v1
 from npucoll_tensorflow.node import Node, communicator_id
-from npucoll_tensorflow.ops import _check_dtype, _check_reduction, by_dtype, keep_shapes, run_gather
+from npucoll_tensorflow.ops import _check_dtype, _check_reduction, by_dtype, dtype_name, keep_shapes, run_gather
 from npucoll_tensorflow.plan import describe_shapes, hash64
 
 if TYPE_CHECKING:
@@ -64,7 +64,13 @@ class _Plan:
         self._name = name
         self._group = group
         self._results: List[Any] = [None] * len(entries)
-        kinds = [_kind(entry) for entry in entries]
+        # Asking a tensor's class costs more than all else that is done for a small eager gradient: once is enough.
+        self._sparse = [i for i, entry in enumerate(entries) if isinstance(entry, tf.IndexedSlices)]
+        sparse = set(self._sparse)
+        self._dense = [i for i, entry in enumerate(entries) if entry is not None and i not in sparse]
+        kinds = ["none" if entry is None else f"dense {dtype_name(entry.dtype)}" for entry in entries]
+        for place in self._sparse:
+            kinds[place] = f"sparse {dtype_name(entries[place].dtype)}"
         self._detail = hash64("gradients", op, *kinds)
         self._first: Optional[Any] = None
         order = f"{len(entries):06d}"
@@ -75,16 +81,15 @@ class _Plan:
 
     def reduce(self) -> List[Any]:
         """Build, or do, all operations."""
-        dense = [i for i, entry in enumerate(self._entries) if isinstance(entry, tf.Tensor)]
-        sparse = [i for i, entry in enumerate(self._entries) if isinstance(entry, tf.IndexedSlices)]
-        groups = by_dtype([self._entries[i] for i in dense])
-        inputs = [part for entry in self._entries if entry is not None for part in _parts(entry)]
+        groups = by_dtype([self._entries[place] for place in self._dense])
+        inputs: List[Any] = []
         # A single fused operation waits for its inputs anyway.
-        several = len(groups) + len(sparse) > 1
-        with tf.control_dependencies(inputs if several and not tf.executing_eagerly() else []):
+        if len(groups) + len(self._sparse) > 1 and not tf.executing_eagerly():
+            inputs = [part for entry in self._entries if entry is not None for part in _parts(entry)]
+        with tf.control_dependencies(inputs):
             for dtype, places in groups.items():
-                self._reduce_dense(dtype, [dense[i] for i in places])
-            for number, place in enumerate(sparse):
+                self._reduce_dense(dtype, [self._dense[i] for i in places])
+            for number, place in enumerate(self._sparse):
                 self._reduce_sparse(number, place)
         return self._results
 
@@ -142,18 +147,12 @@ def _describe(entries: Sequence[Any]) -> str:
     """Return a plan in words, for messages that show little more than 90 characters: what is unusual comes first."""
     none = [str(i) for i, entry in enumerate(entries) if entry is None]
     sparse = sum(isinstance(entry, tf.IndexedSlices) for entry in entries)
-    dtypes = {entry.dtype.base_dtype.name for entry in entries if entry is not None}
+    dtypes = {dtype_name(entry.dtype) for entry in entries if entry is not None}
     notes = [f"None at {' '.join(none)}"] if none else []
     notes += [f"{sparse} sparse"] if sparse else []
     notes.append("/".join(sorted(dtypes)))
     shapes = [_parts(entry)[0] for entry in entries if entry is not None]
     return f"{len(entries)} gradients ({'; '.join(notes)}) {describe_shapes(shapes)}"
-
-
-def _kind(entry: Any) -> str:
-    if entry is None:
-        return "none"
-    return f"{'sparse' if isinstance(entry, tf.IndexedSlices) else 'dense'} {entry.dtype.base_dtype.name}"
 
 
 def _parts(entry: Any) -> List[Any]:
