@@ -17,6 +17,7 @@ struct npt_call {
     npc_desc desc;
     struct npt_match match;
     struct npt_done done;
+    unsigned mark;
     int n_in, n_out; /* tensors held */
     TF_Tensor **in, **out;
     npc_buf *in_bufs, *out_bufs;

@@ -11,12 +11,23 @@ static _Atomic(const npc_api *) engine;
 /* How many kernels wait inside their compute function because this TensorFlow has no other way. */
 static atomic_int waiting;
 
-/* How many calls the engine has, for npt_pending. */
-static atomic_int pending;
+/* How many calls the engine has, by the mark (npt_mark) that was set when they started. Counts only, so relaxed. */
+enum { MARKS = 64 };
+static atomic_int pending[MARKS];
+static atomic_uint marks;
 
-int npt_pending(void)
+void npt_mark(void)
 {
-    return atomic_load_explicit(&pending, memory_order_relaxed);
+    atomic_fetch_add_explicit(&marks, 1, memory_order_relaxed);
+}
+
+int npt_pending_before_mark(void)
+{
+    unsigned now = atomic_load_explicit(&marks, memory_order_relaxed) % MARKS;
+    int count = 0;
+    for (unsigned i = 0; i < MARKS; i++)
+        count += i != now ? atomic_load_explicit(&pending[i], memory_order_relaxed) : 0;
+    return count;
 }
 
 void npt_bind(const npc_api *api)
@@ -151,7 +162,7 @@ static void connect(struct npt_call *call)
 static void on_done(void *user, int status, const char *text)
 {
     struct npt_call *call = user;
-    atomic_fetch_sub_explicit(&pending, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pending[call->mark], 1, memory_order_relaxed);
     if (status != NPC_OK && !npt_failed(call))
         npt_fail(call, status, text);
     if (!call->waits) {
@@ -169,7 +180,8 @@ static void start(struct npt_call *call)
 {
     npc_error error = {{0}};
     int status;
-    atomic_fetch_add_explicit(&pending, 1, memory_order_relaxed);
+    call->mark = atomic_load_explicit(&marks, memory_order_relaxed) % MARKS;
+    atomic_fetch_add_explicit(&pending[call->mark], 1, memory_order_relaxed);
     if (call->kernel->blocking) {
         status = call->api->run(call->comm, &call->desc, &error);
         on_done(call, status, error.text);

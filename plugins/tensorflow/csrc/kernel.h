@@ -45,8 +45,10 @@ void npt_compute(const struct npt_kernel *kernel, TF_OpKernelContext *context, s
 /* npt_bind tells where the engine is. NULL takes it away. */
 void npt_bind(const npc_api *api);
 
-/* npt_pending returns how many calls of this process the engine has not completed. */
-int npt_pending(void);
+/* npt_mark sets a mark in time; npt_pending_before_mark returns how many calls that started before the last one are not
+ * complete. */
+void npt_mark(void);
+int npt_pending_before_mark(void);
 
 enum npt_mode {
     NPT_MODE_NONE = 0,       /* nothing is registered */

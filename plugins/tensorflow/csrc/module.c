@@ -53,11 +53,17 @@ int npt_bind_engine(const npc_api *api)
     return 1;
 }
 
-/* npt_pending_calls returns how many collectives of this process are under way in graphs. */
-NPT_EXPORT int npt_pending_calls(void);
-int npt_pending_calls(void)
+/* npt_mark_calls and npt_marked_calls: npt_mark and npt_pending_before_mark. */
+NPT_EXPORT void npt_mark_calls(void);
+void npt_mark_calls(void)
 {
-    return npt_pending();
+    npt_mark();
+}
+
+NPT_EXPORT int npt_marked_calls(void);
+int npt_marked_calls(void)
+{
+    return npt_pending_before_mark();
 }
 
 /* npt_wait_inside makes kernels wait inside their compute function, as they do where done.c does not know the callback:

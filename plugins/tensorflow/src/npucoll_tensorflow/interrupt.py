@@ -4,8 +4,9 @@
    collective that may take half an hour.
 2. Python writes a byte to a *wakeup* descriptor for each signal, in whatever state the main thread is. A thread of ours
    reads it.
-3. If the signal is Ctrl-C, nobody handles it in a way of his own, and a collective is still under way a moment later,
-   the thread ends the communicators. The collective fails, TensorFlow returns, and Python raises KeyboardInterrupt.
+3. If the signal is Ctrl-C, nobody handles it in a way of his own, and a collective that was under way still is a moment
+   later, the thread ends the communicators of then. The collective fails, TensorFlow returns, and Python raises
+   KeyboardInterrupt.
 4. In a session of TensorFlow 2.x the interrupt would hit while TensorFlow makes the exception of the failed collective,
    which it reports as a RuntimeError. So our handler lets that be made, and raises at the next function call.
 5. The other ranks get PeerLost with the reason. An eager call needs none of this: the engine asks Python itself.
@@ -37,7 +38,9 @@ _GRACE_SECONDS = 0.2
 class Watcher:
     """Waits for Ctrl-C, in a thread of its own."""
 
-    def __init__(self, pending: Callable[[], int]) -> None:
+    def __init__(self, mark: Callable[[], None], pending: Callable[[], int]) -> None:
+        """``pending`` says how many collectives that were under way at the last ``mark`` still are."""
+        self._mark = mark
         self._pending = pending
         self._groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self._started = False
@@ -74,13 +77,17 @@ class Watcher:
                 self._interrupt()
 
     def _interrupt(self) -> None:
+        self._mark()
+        try:
+            comms = [npucoll.communicator(), *self._groups]
+        except npucoll.NotInitialized:
+            return
         time.sleep(_GRACE_SECONDS)
         if not self._pending():
             return
-        text = f"rank {npucoll.rank()} was interrupted (Ctrl-C)"
-        for comm in [npucoll.communicator(), *self._groups]:
+        for comm in comms:
             if not comm.closed:
-                comm.engine.abort(text)
+                comm.engine.abort(f"rank {comms[0].rank} was interrupted (Ctrl-C)")
 
 
 def _makes_exception(frame: Optional[FrameType]) -> bool:

@@ -44,7 +44,8 @@ class Library:
         self._native.npt_name.argtypes = [ctypes.c_uint64, ctypes.c_char_p]
         self._native.npt_name.restype = None
         self.plans = Plans(self._native.npt_plan, self._native.npt_name)
-        self.watcher = Watcher(self._native.npt_pending_calls)
+        self._native.npt_mark_calls.restype = None
+        self.watcher = Watcher(self._native.npt_mark_calls, self._native.npt_marked_calls)
         self._bound = self._bind()
 
     @property
