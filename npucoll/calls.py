@@ -41,7 +41,7 @@ def allreduce(
 ) -> Call:
     """Describe an allreduce of one array; the result has the shape and dtype of ``x``."""
     array = _input(x, out)
-    reduce_code(op)
+    _check_reduction(op, prescale, postscale)
     call = _fixed("allreduce", array, array.shape, out, name, timeout)
     call.op, call.prescale, call.postscale = op, prescale, postscale
     return call
@@ -61,7 +61,7 @@ def grouped_allreduce(
     The arrays of one dtype keep their order; :func:`by_dtype` says which went where.
     """
     arrays = [buffers.as_input(x) for x in xs]
-    reduce_code(op)
+    _check_reduction(op, prescale, postscale)
     if outs is not None and len(outs) != len(arrays):
         raise ConfigError(f"out must hold {len(arrays)} arrays, one for each of xs, found {len(outs)}")
     calls = {}
@@ -138,7 +138,7 @@ def reduce_scatter(
 ) -> Call:
     """Describe a reduce_scatter: this rank's block, along dimension 0, of the reduction."""
     array = _divisible("reduce_scatter", _input(x, out), size)
-    reduce_code(op)
+    _check_reduction(op, prescale, postscale)
     call = _fixed("reduce_scatter", array, (array.shape[0] // size,) + array.shape[1:], out, name, timeout)
     call.op, call.prescale, call.postscale = op, prescale, postscale
     return call
@@ -171,7 +171,7 @@ def reduce(
 ) -> Call:
     """Describe a reduce: the reduction on the root only."""
     array = _input(x, out)
-    reduce_code(op)
+    _check_reduction(op, prescale, postscale)
     root = _rank("root", root, size)
     call = _fixed("reduce", array, array.shape, out, name, timeout, receives=rank == root)
     call.root, call.op, call.prescale, call.postscale = root, op, prescale, postscale
@@ -254,6 +254,13 @@ def _place(call: Call, position: int, buffer: np.ndarray, target: Optional[np.nd
     call.outputs.append(buffer)
     if target is not None:
         call.targets.append((position, target))
+
+
+def _check_reduction(op: str, prescale: float, postscale: float) -> None:
+    reduce_code(op)
+    # A zero stands for "not scaled" where calls are described to engines.
+    if prescale == 0 or postscale == 0:
+        raise ConfigError(f"a scale must not be 0, found prescale={prescale!r}, postscale={postscale!r}")
 
 
 def _rank(what: str, rank: int, size: int) -> int:

@@ -356,6 +356,8 @@ class Communicator:
         members = sorted(ranks)
         if not members or len(set(members)) != len(members) or members[0] < 0 or members[-1] >= self._size:
             raise ConfigError(f"ranks must be different numbers from 0 to {self._size - 1}, found {list(ranks)!r}")
+        if name == "world":
+            raise ConfigError("'world' is the communicator of all ranks; give the group another name")
         if self._rank not in members:
             return None
         label = name if name is not None else "group"

@@ -184,6 +184,10 @@ def in_place_and_overlap():
         comm.allreduce(x, out=np.zeros(3))
     with pytest.raises(npucoll.ConfigError, match="known are"):
         comm.allreduce(x, "average")
+    with pytest.raises(npucoll.ConfigError, match="scale"):
+        comm.allreduce(x, prescale=0)
+    with pytest.raises(npucoll.ConfigError, match="world"):
+        comm.group([0, 1], "world")
     with pytest.raises(npucoll.ConfigError, match="no rank"):
         comm.broadcast(x, root=comm.size)
     with pytest.raises(npucoll.UnsupportedError, match="dtype"):
