@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from npucoll.testing.kept import KeptRanks
 from npucoll.testing.ranks import Died, RankFailed, RankHang, RankPool, run_ranks
 from npucoll.testing.script import Outcome, run_script
 
-__all__ = ["Died", "Outcome", "RankFailed", "RankHang", "RankPool", "run_ranks", "run_script"]
+__all__ = ["Died", "KeptRanks", "Outcome", "RankFailed", "RankHang", "RankPool", "run_ranks", "run_script"]

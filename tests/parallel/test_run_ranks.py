@@ -15,7 +15,7 @@ import pytest
 
 import npucoll
 from npucoll.errors import MismatchError, PeerLost
-from npucoll.testing import Died, RankFailed, RankHang, RankPool, run_ranks
+from npucoll.testing import Died, KeptRanks, RankFailed, RankHang, RankPool, run_ranks
 
 
 class Point(NamedTuple):
@@ -227,3 +227,17 @@ def test_ranks_die_with_the_test_process(tmp_path: Path) -> None:
         parent.wait()
     pid = int(pid_file.read_text())
     assert_soon_dead(pid)
+
+
+def process():
+    return os.getpid()
+
+
+def test_kept_ranks_stay_until_others_are_asked_for():
+    with KeptRanks() as kept:
+        first = kept.run(process, 2)
+        assert kept.run(process, 2) == first
+        assert set(kept.run(process, 1)).isdisjoint(first)
+        again = kept.run(process, 2, env={"NPUCOLL_TEST_KEPT": "1"})
+        assert set(again).isdisjoint(first)
+        assert set(kept.run(process, 2, env={"NPUCOLL_TEST_KEPT": "1"}, kind="other")).isdisjoint(again)

@@ -19,33 +19,17 @@ FEW_THREADS = {
 }
 
 
-class Ranks:
-    """Calls a function on n ranks for one kind of Keras; the processes are kept while both stay the same."""
-
-    def __init__(self):
-        self._pool, self._key = None, None
-
-    def __call__(self, n, kind, function, *args, timeout=300):
-        # TensorFlow 1.15 is eager in a process or is not.
-        key = (n, kind == "eager")
-        if key != self._key:
-            self.close()
-            from npucoll.testing import RankPool
-
-            self._pool, self._key = RankPool(n, env=FEW_THREADS), key
-        return self._pool.run(function, kind, *args, timeout=timeout)
-
-    def close(self):
-        if self._pool is not None:
-            self._pool.close()
-        self._pool, self._key = None, None
-
-
 @pytest.fixture(scope="session")
 def ranks():
-    pools = Ranks()
-    yield pools
-    pools.close()
+    """Call ``ranks(n, kind, function, *args)`` for a kind of Keras; TensorFlow 1.15 is eager in a process or is not."""
+    from npucoll.testing import KeptRanks
+
+    with KeptRanks() as kept:
+
+        def run(n, kind, function, *args, timeout=300):
+            return kept.run(function, n, kind, *args, timeout=timeout, env=FEW_THREADS, kind=kind == "eager")
+
+        yield run
 
 
 def pytest_collection_modifyitems(items):

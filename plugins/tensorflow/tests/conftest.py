@@ -30,33 +30,18 @@ ONE_THREAD = {
 DEFAULT_THREADS = dict(ONE_THREAD, TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None, OMP_NUM_THREADS=None)
 
 
-class Ranks:
-    """Calls a function on n ranks; the processes are kept until another kind of them is asked for."""
-
-    def __init__(self):
-        self._pool, self._kind = None, None
-
-    def __call__(self, n, function, *args, timeout=120, threads="one"):
-        kind = (n, threads)
-        if kind != self._kind:
-            self.close()
-            from npucoll.testing import RankPool
-
-            self._pool = RankPool(n, env=ONE_THREAD if threads == "one" else DEFAULT_THREADS)
-            self._kind = kind
-        return self._pool.run(function, *args, timeout=timeout)
-
-    def close(self):
-        if self._pool is not None:
-            self._pool.close()
-        self._pool, self._kind = None, None
-
-
 @pytest.fixture(scope="session")
 def ranks():
-    pools = Ranks()
-    yield pools
-    pools.close()
+    """Call ``ranks(n, function, *args, threads="one")``: processes of one kind are kept until others are asked for."""
+    from npucoll.testing import KeptRanks
+
+    with KeptRanks() as kept:
+
+        def run(n, function, *args, timeout=120, threads="one"):
+            env = ONE_THREAD if threads == "one" else DEFAULT_THREADS
+            return kept.run(function, n, *args, timeout=timeout, env=env)
+
+        yield run
 
 
 @pytest.fixture(scope="session")

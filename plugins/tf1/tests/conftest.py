@@ -19,31 +19,13 @@ FEW_THREADS = {
 }
 
 
-class Ranks:
-    """Calls a function on n ranks; the processes of one n are kept until another n is asked for."""
-
-    def __init__(self):
-        self._pool, self._size = None, 0
-
-    def __call__(self, n, function, *args, timeout=120):
-        if n != self._size:
-            self.close()
-            from npucoll.testing import RankPool
-
-            self._pool, self._size = RankPool(n, env=FEW_THREADS), n
-        return self._pool.run(function, *args, timeout=timeout)
-
-    def close(self):
-        if self._pool is not None:
-            self._pool.close()
-        self._pool, self._size = None, 0
-
-
 @pytest.fixture(scope="session")
 def ranks():
-    pools = Ranks()
-    yield pools
-    pools.close()
+    """Call ``ranks(n, function, *args)``: the processes of one n are kept until another n is asked for."""
+    from npucoll.testing import KeptRanks
+
+    with KeptRanks() as kept:
+        yield lambda n, function, *args, timeout=120: kept.run(function, n, *args, timeout=timeout, env=FEW_THREADS)
 
 
 def pytest_collection_modifyitems(items):
