@@ -25,8 +25,8 @@ from venvs import REQUIREMENTS, ROOT, VENVS, CommandFailed, Venv, clean_environm
 class Row(NamedTuple):
     """One Python with one TensorFlow.
 
-    ``core``: this row also runs the suites that need no framework, once for each Python. ``packaging``: it also runs the
-    slow tests in clean environments.
+    ``core``: this row also runs the suites that need no framework, once for each Python. ``packaging``: it also runs
+    the slow tests in clean environments.
     """
 
     name: str
