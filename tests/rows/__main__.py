@@ -242,6 +242,9 @@ if __name__ == "__main__":
     if sys.version_info < (3, 9):
         sys.exit("this needs Python 3.9 or newer: make PYTHON=/path/to/python3 …")
     VENVS.mkdir(exist_ok=True)
+    # Started in the background, a shell lets it ignore these, and all it starts: tests of Ctrl-C would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # What runs at the moment is in a session of its own, and is ended on the way out.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not shutil.which("make"):
