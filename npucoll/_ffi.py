@@ -24,8 +24,7 @@ _EXCEPTIONS: Dict[int, Type[errors.NpucollError]] = {
     lib.NPC_ERR_SYSTEM: errors.NpucollError,
 }
 
-# An exception raised while the engine called back (a signal's handler, an output that could not be allocated) waits
-# here for the call to return. The engine calls back only in the thread that called it, or while it holds the GIL.
+# What a signal's handler raised while the engine asked whether to go on waits here for the interrupted call to return.
 _raised: List[BaseException] = []
 
 

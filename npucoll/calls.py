@@ -50,7 +50,7 @@ def allreduce(
 def grouped_allreduce(
     xs: Sequence[Any],
     op: str,
-    outs: Optional[Sequence[Any]],
+    out: Optional[Sequence[Any]],
     prescale: float,
     postscale: float,
     name: Optional[str],
@@ -62,8 +62,8 @@ def grouped_allreduce(
     """
     arrays = [buffers.as_input(x) for x in xs]
     _check_reduction(op, prescale, postscale)
-    if outs is not None and len(outs) != len(arrays):
-        raise ConfigError(f"out must hold {len(arrays)} arrays, one for each of xs, found {len(outs)}")
+    if out is not None and len(out) != len(arrays):
+        raise ConfigError(f"out must hold {len(arrays)} arrays, one for each of xs, found {len(out)}")
     calls = {}
     for dtype, indices in by_dtype(arrays).items():
         call = Call(
@@ -79,9 +79,9 @@ def grouped_allreduce(
             timeout=timeout,
         )
         for position, i in enumerate(indices):
-            out = None if outs is None else outs[i]
-            buffers.check_overlap(xs[i], out)
-            _add_output(call, position, out, arrays[i].shape, arrays[i].dtype, f"out[{i}]")
+            target = None if out is None else out[i]
+            buffers.check_overlap(xs[i], target)
+            _add_output(call, position, target, arrays[i].shape, arrays[i].dtype, f"out[{i}]")
         call.indices = indices
         calls[indices[0]] = call
     return calls

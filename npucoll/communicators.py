@@ -155,7 +155,7 @@ class Communicator:
 
     def grouped_allreduce_async(self, xs: Sequence[Any], op: str = "sum", **options: Any) -> Work:
         """Start :meth:`grouped_allreduce`."""
-        grouped = calls.grouped_allreduce(xs, op, **_defaults(options, outs=None, prescale=1.0, postscale=1.0))
+        grouped = calls.grouped_allreduce(xs, op, **_defaults(options, out=None, prescale=1.0, postscale=1.0))
         return GroupWork({first: self._submit(call) for first, call in grouped.items()}, grouped)
 
     def reduce(
@@ -431,13 +431,9 @@ class Communicator:
 
 def _defaults(options: Dict[str, Any], **defaults: Any) -> Dict[str, Any]:
     """Return the keyword arguments of a collective with its defaults filled in; an unknown one is a TypeError."""
-    if "outs" in defaults and "out" in options:
-        options = dict(options, outs=options["out"])
-        del options["out"]
     defaults.update(name=None, timeout=None)
     unknown = set(options) - set(defaults)
     if unknown:
-        known = ", ".join("out" if key == "outs" else key for key in defaults)
-        raise TypeError(f"unknown argument {sorted(unknown)[0]!r}; known are {known}")
+        raise TypeError(f"unknown argument {sorted(unknown)[0]!r}; known are {', '.join(defaults)}")
     defaults.update(options)
     return defaults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -14,15 +14,12 @@ from npucoll.engines.base import Call, Capabilities, Engine, Work, World
 from npucoll.engines.descriptor import Descriptor, call_key
 from npucoll.errors import NotInitialized
 
-if TYPE_CHECKING:
-    from npucoll.bootstrap.identity import Identity
-
-__all__ = ["NativeEngine", "communicator_id", "open_engine"]
+__all__ = ["NativeEngine", "open_engine"]
 
 
-def communicator_id(name: str) -> int:
-    """Return the id under which native code of plugins finds the communicator ``name``; 0 is the world."""
-    return 0 if name == "world" else call_key(name)
+def _with_members(name: str, ranks: Sequence[int]) -> str:
+    """Return what tells groups of one name apart: the name and the members, as ranks of the world."""
+    return f"{name}:{','.join(map(str, ranks))}"
 
 
 class NativeWork(Work):
@@ -75,7 +72,6 @@ class NativeEngine(Engine):
     capabilities = Capabilities(keyed=True, reproducible=True, wide_half=True, abortable=True)
 
     def __init__(self, world: World, ranks: Sequence[int], scope: str) -> None:
-        self._identity: Identity = world.identity
         self._world = world
         self._ranks = list(ranks)
         self._scope = scope
@@ -83,8 +79,8 @@ class NativeEngine(Engine):
         self._groups: Dict[str, int] = {}
         self._pending: Set[NativeWork] = set()
         self._idle: List[Descriptor] = []
-        # Groups may share a name; their members tell them apart.
-        self._ident = communicator_id(scope if scope == "world" else f"{scope}:{','.join(map(str, self._ranks))}")
+        # The id under which native code of plugins finds this communicator; 0 is the world.
+        self._ident = 0 if scope == "world" else call_key(_with_members(scope, self._ranks))
         # It holds the rank's claim on its place, so that no second process can take it.
         self._meeting = rendezvous.meet(
             world.identity,
@@ -139,9 +135,9 @@ class NativeEngine(Engine):
         # A group's identity is its name, its members (the meeting hashes them), and how often it was created.
         world_ranks = [self._ranks[rank] for rank in ranks]
         label = f"{self._scope}/{name}" if self._scope != "world" else name
-        label_of_members = f"{label}:{','.join(map(str, world_ranks))}"
-        created = self._groups.get(label_of_members, 0)
-        self._groups[label_of_members] = created + 1
+        identity = _with_members(label, world_ranks)
+        created = self._groups.get(identity, 0)
+        self._groups[identity] = created + 1
         return NativeEngine(self._world, world_ranks, label if created == 0 else f"{label}#{created}")
 
     def abort(self, text: str) -> None:
