@@ -24,7 +24,7 @@ import npucoll  # TensorFlow reads the variable above when it is imported
 
 npu = npucoll.enable("estimator")
 
-import tensorflow.compat.v1 as tf  # noqa: E402
+import tensorflow.compat.v1 as tf  # noqa: E402 - npucoll comes first, as the guide has it
 
 BATCH, STEPS = 128, 300
 

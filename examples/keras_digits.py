@@ -22,7 +22,7 @@ import npucoll  # TensorFlow reads the variable above when it is imported
 
 npu = npucoll.enable("keras")
 
-import tensorflow as tf  # noqa: E402
+import tensorflow as tf  # noqa: E402 - npucoll comes first, as the guide has it
 
 BATCH, EPOCHS = 64, 15
 

@@ -119,7 +119,7 @@ def _engine(report: Report) -> None:
 
     report["meeting_milliseconds"] = None
     try:
-        import npucoll._ffi  # noqa: F401
+        import npucoll._ffi  # noqa: F401 - only whether it loads
     except ImportError as error:
         report["problems"].append(f"the compiled engine cannot be loaded ({error}): only one rank can run")
         return

@@ -208,7 +208,7 @@ class RankPool:
             if not ready:
                 break
             for connection in ready:
-                rank = running.pop(connection)  # type: ignore[call-overload]
+                rank = running.pop(connection)  # type: ignore[call-overload]  # wait() names a wider type
                 outcome = self._answer(rank, rank.rank in may_die)
                 if isinstance(outcome, _Failure):
                     failures.append(outcome)

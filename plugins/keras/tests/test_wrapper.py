@@ -44,7 +44,10 @@ def copies_as_plain(name):
     from npucoll_keras.disguise import hook_of
 
     kind = Kind(name)
-    make = lambda: kind.optimizers.Adam(0.02)  # noqa: E731
+
+    def make():
+        return kind.optimizers.Adam(0.02)
+
     plain, wrapped = make(), npu.npu_distributed_optimizer_wrapper(make())
     serialize = kind.keras.optimizers.serialize
     # Keras numbers the names of optimizers.

@@ -17,7 +17,7 @@ else:
     with warnings.catch_warnings():
         # What TensorFlow warns about while it is imported is its own.
         warnings.simplefilter("ignore")
-        import tensorflow  # noqa: F401
+        import tensorflow  # noqa: F401 - imported once, here
 
 # Several ranks share few cores; one thread between operators is where collectives in different orders deadlock.
 ONE_THREAD = {
