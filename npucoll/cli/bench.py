@@ -107,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = identity.size if launched else asked
     options.check_ranks(ranks)
     _check_memory(options, identity.local_size if launched else ranks)
+    _open_standard_streams()
     with tempfile.TemporaryFile() as figures_file:
         if launched:
             table = 1 if arguments.json != "-" else None
@@ -157,7 +158,7 @@ def _start_ranks(arguments: argparse.Namespace, ranks: int, figures: int) -> int
     from npucoll.cli.run import run as launch
 
     # Nothing is inherited unless that is said; the copy lets rank 0 write past the launcher's "[0] ".
-    table = _copy_of_stdout() if arguments.json != "-" else -1
+    table = os.dup(1) if arguments.json != "-" else -1
     for fd in (table, figures):
         if fd >= 0:
             os.set_inheritable(fd, True)
@@ -169,11 +170,12 @@ def _start_ranks(arguments: argparse.Namespace, ranks: int, figures: int) -> int
             os.close(table)
 
 
-def _copy_of_stdout() -> int:
-    try:
-        return os.dup(1)
-    except OSError:
-        return -1  # It is closed: there is nowhere to print to.
+def _open_standard_streams() -> None:
+    # Started with one of them closed, a file of ours would get its number and be taken for it.
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= 2:
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
 
 
 def _this_command() -> List[str]:

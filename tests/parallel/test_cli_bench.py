@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -181,6 +182,34 @@ def test_a_reader_that_goes_away_ends_it() -> None:
         process.kill()
         process.stderr.close()
         process.wait()
+
+
+def test_without_a_standard_output_only_the_files_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    words = f"{sys.executable} -m npucoll bench --sizes 4 --iters 1 --json {path}"
+    assert subprocess.run(["sh", "-c", f"exec {words} <&- >&-"], timeout=60).returncode == 0
+    assert len(json.loads(path.read_text())["rows"]) == 1
+
+
+def test_an_interrupt_ends_it() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "npucoll", "bench", "--max", "64K", "--iters", "100000"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Who runs the tests in the background lets them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert process.stdout.readline().startswith(b"# npucoll")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
+        # A rank may learn of the other's interrupt before its own.
+        assert b"Traceback" not in stderr
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_process_that_starts_the_ranks_needs_no_numpy() -> None:
