@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         shutdown,
         size,
     )
+    from npucoll.plans import Plan, call
     from npucoll.types import ReduceOp
 
 __version__ = "0.1.0"
@@ -45,7 +46,9 @@ _HOME = {
     "Communicator": "npucoll.communicators",
     "Engine": "npucoll.engines.base",
     "Work": "npucoll.engines.base",
+    "Plan": "npucoll.plans",
     "ReduceOp": "npucoll.types",
+    "call": "npucoll.plans",
     "hookimpl": "npucoll.hooks",
     "hookspec": "npucoll.hooks",
 }
@@ -91,11 +94,13 @@ __all__ = [
     "NotInitialized",
     "NpucollError",
     "PeerLost",
+    "Plan",
     "PluginError",
     "ReduceOp",
     "UnsupportedError",
     "Work",
     "__version__",
+    "call",
     "communicator",
     "enable",
     "hookimpl",

@@ -25,6 +25,7 @@ __all__ = [
     "reduce_scatter",
     "scatter",
     "send",
+    "short",
     "ungroup",
 ]
 
@@ -37,12 +38,20 @@ def barrier(name: Optional[str], timeout: Optional[float]) -> Call:
 
 
 def allreduce(
-    x: Any, op: str, out: Any, prescale: float, postscale: float, name: Optional[str], timeout: Optional[float]
+    x: Any,
+    op: str,
+    out: Any,
+    prescale: float,
+    postscale: float,
+    name: Optional[str],
+    timeout: Optional[float],
+    shared: bool = False,
 ) -> Call:
     """Describe an allreduce of one array; the result has the shape and dtype of ``x``."""
     array = _input(x, out)
     _check_reduction(op, prescale, postscale)
-    call = _fixed("allreduce", array, array.shape, out, name, timeout)
+    call = _fixed("allreduce", array, array.shape, out, name, timeout, receives=not shared)
+    _share(call, shared, out)
     call.op, call.prescale, call.postscale = op, prescale, postscale
     return call
 
@@ -55,6 +64,7 @@ def grouped_allreduce(
     postscale: float,
     name: Optional[str],
     timeout: Optional[float],
+    shared: bool = False,
 ) -> Dict[int, Call]:
     """Describe the fused allreduces of a list, one for each dtype: index of the first array to Call.
 
@@ -78,7 +88,8 @@ def grouped_allreduce(
             name=None if name is None else f"{name}/{dtype}",
             timeout=timeout,
         )
-        for position, i in enumerate(indices):
+        _share(call, shared, out)
+        for position, i in enumerate(() if shared else indices):
             target = None if out is None else out[i]
             buffers.check_overlap(xs[i], target)
             _add_output(call, position, target, arrays[i].shape, arrays[i].dtype, f"out[{i}]")
@@ -202,6 +213,27 @@ def receive(source: int, tag: int, size: int, out: Any, name: Optional[str], tim
     call = _received("recv", _rank("source", source, size), out, name, timeout)
     call.tag = tag
     return call
+
+
+def short(kind: str, argument: Any, x: np.ndarray, out: np.ndarray, size: int) -> Optional[Call]:
+    """Describe an unnamed, unscaled call from ``x`` to ``out``; ``argument`` is the reduction or the root."""
+    if kind == "allreduce":
+        return allreduce(x, argument, out, 1.0, 1.0, None, None)
+    if kind == "reduce_scatter":
+        return reduce_scatter(x, argument, size, out, 1.0, 1.0, None, None)
+    if kind == "broadcast":
+        return broadcast(x, argument, size, out, None, None)
+    if kind == "allgather":
+        return allgather(x, out, None, None)
+    if kind == "alltoall":
+        return alltoall(x, None, size, out, None, None)
+    return None
+
+
+def _share(call: Call, shared: bool, out: Any) -> None:
+    if shared and out is not None:
+        raise ConfigError("a shared result has its own memory: pass either shared=True or out=")
+    call.shared = shared
 
 
 def _input(x: Any, out: Any) -> np.ndarray:

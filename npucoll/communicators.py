@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 import numpy as np
 
 from npucoll import buffers, calls, objects
-from npucoll.engines.base import Call, Engine
+from npucoll.engines.base import Call, CallByCall, Engine
 from npucoll.errors import ConfigError, NotInitialized
+from npucoll.plans import Plan, PlannedCall, Recorder, Step
+from npucoll.types import dtype_code
 from npucoll.work import CallWork, GroupWork, ObservedWork
 
 if TYPE_CHECKING:
@@ -119,14 +121,21 @@ class Communicator:
         postscale: float = 1.0,
         name: Optional[str] = None,
         timeout: Optional[float] = None,
+        shared: bool = False,
     ) -> np.ndarray:
         """Reduce ``x`` over all ranks, element by element; every rank gets the same bits.
 
         ``op`` is "sum", "mean", "min", "max" or "prod". Inputs are multiplied by ``prescale`` and the reduction by
         ``postscale``, before the one rounding at the end (float16 and bfloat16 accumulate in float32). An integer mean
         truncates toward zero. Shape and dtype are those of ``x``, and equal on all ranks.
+
+        ``shared``: the result is a read-only array, in memory that all ranks read where that pays, so that nothing is
+        copied out. The memory is free again when all ranks have dropped it.
         """
-        return self._one(calls.allreduce(x, op, out, prescale, postscale, name, timeout))
+        if out is not None and name is None and timeout is None and prescale == 1.0 == postscale and not shared:
+            if self._run_on("allreduce", op, x, out):
+                return out
+        return self._one(calls.allreduce(x, op, out, prescale, postscale, name, timeout, shared))
 
     def allreduce_(self, x: Any, op: str = "sum", **options: Any) -> Any:
         """Do :meth:`allreduce` in place and return ``x``, which must be writable."""
@@ -136,7 +145,8 @@ class Communicator:
 
     def allreduce_async(self, x: Any, op: str = "sum", **options: Any) -> Work:
         """Start :meth:`allreduce`; ``x`` must be left alone until the Work is done."""
-        return self._start(calls.allreduce(x, op, **_defaults(options, out=None, prescale=1.0, postscale=1.0)))
+        options = _defaults(options, out=None, prescale=1.0, postscale=1.0, shared=False)
+        return self._start(calls.allreduce(x, op, **options))
 
     def grouped_allreduce(
         self,
@@ -148,14 +158,16 @@ class Communicator:
         postscale: float = 1.0,
         name: Optional[str] = None,
         timeout: Optional[float] = None,
+        shared: bool = False,
     ) -> List[np.ndarray]:
         """Do :meth:`allreduce` for a list of arrays, one fused operation for each dtype; returns the results."""
-        grouped = calls.grouped_allreduce(xs, op, out, prescale, postscale, name, timeout)
+        grouped = calls.grouped_allreduce(xs, op, out, prescale, postscale, name, timeout, shared)
         return calls.ungroup({first: self._run(call) for first, call in grouped.items()}, grouped)
 
     def grouped_allreduce_async(self, xs: Sequence[Any], op: str = "sum", **options: Any) -> Work:
         """Start :meth:`grouped_allreduce`."""
-        grouped = calls.grouped_allreduce(xs, op, **_defaults(options, out=None, prescale=1.0, postscale=1.0))
+        options = _defaults(options, out=None, prescale=1.0, postscale=1.0, shared=False)
+        grouped = calls.grouped_allreduce(xs, op, **options)
         return GroupWork({first: self._submit(call) for first, call in grouped.items()}, grouped)
 
     def reduce(
@@ -194,6 +206,9 @@ class Communicator:
 
         Dimension 0 is a multiple of ``size``; the result has shape ``(x.shape[0] // size, *x.shape[1:])``.
         """
+        if out is not None and name is None and timeout is None and prescale == 1.0 == postscale:
+            if self._run_on("reduce_scatter", op, x, out):
+                return out
         return self._one(calls.reduce_scatter(x, op, self._size, out, prescale, postscale, name, timeout))
 
     def reduce_scatter_async(self, x: Any, op: str = "sum", **options: Any) -> Work:
@@ -213,6 +228,8 @@ class Communicator:
         timeout: Optional[float] = None,
     ) -> np.ndarray:
         """Return ``root``'s ``x`` on every rank; shape and dtype of ``x`` are equal on all ranks."""
+        if out is not None and name is None and timeout is None and self._run_on("broadcast", root, x, out):
+            return out
         return self._one(calls.broadcast(x, root, self._size, out, name, timeout))
 
     def broadcast_(self, x: Any, root: int = 0, **options: Any) -> Any:
@@ -234,6 +251,8 @@ class Communicator:
         timeout: Optional[float] = None,
     ) -> np.ndarray:
         """Concatenate every rank's ``x`` along dimension 0, which may differ between ranks; a scalar is one row."""
+        if out is not None and name is None and timeout is None and self._run_on("allgather", None, x, out):
+            return out
         return self._one(calls.allgather(x, out, name, timeout))
 
     def allgather_async(self, x: Any, **options: Any) -> Work:
@@ -289,6 +308,9 @@ class Communicator:
         ``splits`` holds ``size`` numbers of rows that add up to ``x.shape[0]``; without it, dimension 0 is shared
         evenly.
         """
+        if out is not None and splits is None and name is None and timeout is None:
+            if self._run_on("alltoall", None, x, out):
+                return out
         return self._one(calls.alltoall(x, splits, self._size, out, name, timeout))
 
     def alltoall_async(self, x: Any, splits: Optional[Sequence[int]] = None, **options: Any) -> Work:
@@ -332,6 +354,40 @@ class Communicator:
     def barrier_async(self, timeout: Optional[float] = None, *, name: Optional[str] = None) -> Work:
         """Start :meth:`barrier`."""
         return self._start(calls.barrier(name, timeout))
+
+    def empty(self, shape: Union[int, Sequence[int]], dtype: Any = np.float32) -> np.ndarray:
+        """Return a new array in communication memory, with arbitrary content.
+
+        All ranks of this communicator can read it, so its collectives copy nothing in, and :meth:`allreduce_` writes
+        each result once. Otherwise it is an array like any other, which outlives the communicator. Local: the other
+        ranks need not call it.
+        """
+        dimensions = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        dtype = np.dtype(dtype)
+        dtype_code(dtype)
+        if any(length < 0 for length in dimensions):
+            raise ConfigError(f"a shape has no negative dimensions, found {dimensions}")
+        return self.engine.empty(dimensions, dtype)
+
+    def plan(self, planned: Sequence[PlannedCall]) -> Plan:
+        """Prepare a list of collectives on fixed buffers, made by ``npucoll.call``; ``run`` makes them, in order.
+
+        A run checks and allocates nothing, so it is the fastest way to make small calls again and again. Its calls are
+        numbered as if they were made one by one, so another rank may also make them so. Local.
+        """
+        recorder = Recorder(self._rank, self._size)
+        comm, steps = Communicator(recorder, name=self._name), []
+        for one in planned:
+            if not isinstance(one, PlannedCall):
+                raise ConfigError(f"a plan is a list of npucoll.call(...), found {type(one).__name__}")
+            start = len(recorder.calls)
+            returned = getattr(comm, one.kind)(*one.args, **one.kwargs)
+            steps.append(Step(recorder.calls[start:], returned))
+        if not recorder.calls:
+            raise ConfigError("a plan needs at least one collective")
+        if self._observer is not None:
+            return Plan(CallByCall(self._run, recorder.calls), steps)
+        return Plan(self.engine.plan(recorder.calls), steps)
 
     def broadcast_object(
         self, obj: Any = None, root: int = 0, *, name: Optional[str] = None, timeout: Optional[float] = None
@@ -414,6 +470,12 @@ class Communicator:
             raise
         finally:
             self._observer(self._name, call, time.perf_counter() - start, failure)
+
+    def _run_on(self, kind: str, argument: Any, x: Any, out: Any) -> bool:
+        """Try the engine's short way; False: the call has to be described."""
+        if type(x) is not np.ndarray or type(out) is not np.ndarray or self._observer is not None:
+            return False
+        return self.engine.run_on(kind, argument, x, out)
 
     def _one(self, call: Call) -> Any:
         outputs = self._run(call)

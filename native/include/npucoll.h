@@ -107,7 +107,9 @@ typedef int (*npc_poll_fn)(void);
  *   scatter: the root's shape[0] is a multiple of p; other ranks pass n_in == 0, dtype 0 and shape NULL.
  *   send, recv: `root` is the other rank, `tag` must match; recv passes dtype 0 where it does not know.
  * An output may be the very same memory as its input (in place); any other overlap is an error of the caller.
- * Where out is NULL and alloc is set, alloc provides it. */
+ * Where out is NULL and alloc is set, alloc provides it.
+ * allreduce with `shared` (n_in entries, and no out): the engine provides the result, read-only, one buffer for each
+ * input, 64-byte aligned; all ranks read the same memory where that pays. Each is given back by npc_memory_release. */
 typedef struct npc_desc {
     uint32_t size; /* sizeof(npc_desc) as the caller knows it; later fields read as zero */
     int32_t kind, dtype, op;
@@ -126,6 +128,7 @@ typedef struct npc_desc {
     const int64_t *splits;
     npc_alloc_fn alloc;
     void *alloc_user;
+    npc_buf *shared; /* allreduce without out: where the engine says where the result is; see npc_memory_new */
 } npc_desc;
 
 typedef struct npc_options {
@@ -171,6 +174,30 @@ int npc_comm_run(npc_comm *comm, const npc_desc *desc, npc_error *error);
  * copied (its arrays too); the buffers must stay until then. On a status other than NPC_OK, done is not called. */
 int npc_comm_submit(npc_comm *comm, const npc_desc *desc, npc_done_fn done, void *user, npc_error *error);
 
+/* npc_memory_new gives `bytes` of communication memory, which all ranks of the communicator can read: collectives on
+ * inputs that lie in it copy nothing in. Page aligned, not cleared. It stays until npc_memory_release, after
+ * npc_comm_close too. Local: the other ranks need not call it. Any thread. */
+int npc_memory_new(npc_comm *comm, int64_t bytes, void **data, npc_error *error);
+
+/* npc_memory_release gives back what npc_memory_new or a call with `shared` gave. In a forked child it does nothing. */
+void npc_memory_release(npc_comm *comm, void *data);
+
+/* npc_plan is a list of calls that are prepared once and run many times. */
+typedef struct npc_plan npc_plan;
+
+/* npc_plan_new prepares `count` numbered collectives on fixed buffers. The descriptors and their arrays are copied;
+ * buffers must stay while the plan is used, and so must `shared`, where the first run says where the result is and
+ * will be. It holds a reference to comm until npc_plan_free. */
+int npc_plan_new(npc_comm *comm, const npc_desc *descs, int count, npc_plan **plan, npc_error *error);
+
+/* npc_plan_run makes the calls, one after the other, as npc_comm_run does, and stops at the first that fails. */
+int npc_plan_run(npc_plan *plan, npc_error *error);
+
+/* npc_plan_run_on makes the plan's only call, with one input and one output of the planned size that lie at `in` and
+ * `out`. It returns -1 and does nothing where these are not aligned to their dtype or overlap in part. */
+int npc_plan_run_on(npc_plan *plan, const void *in, void *out, npc_error *error);
+void npc_plan_free(npc_plan *plan);
+
 /* npc_request_start is npc_comm_submit for a caller that will wait. Freed by npc_request_free, which may be called
  * before the call is complete only after npc_comm_close. */
 int npc_request_start(npc_comm *comm, const npc_desc *desc, npc_request **request, npc_error *error);
@@ -205,6 +232,8 @@ typedef struct npc_api {
     int (*submit)(npc_comm *comm, const npc_desc *desc, npc_done_fn done, void *user, npc_error *error);
     size_t (*dtype_size)(int dtype);
     const char *(*status_text)(int status);
+    int (*memory_new)(npc_comm *comm, int64_t bytes, void **data, npc_error *error);
+    void (*memory_release)(npc_comm *comm, void *data);
 } npc_api;
 
 const npc_api *npc_api_get(void);

@@ -69,6 +69,8 @@ static const npc_api npci_api = {
     .submit = npc_comm_submit,
     .dtype_size = npc_dtype_size,
     .status_text = npc_status_text,
+    .memory_new = npc_memory_new,
+    .memory_release = npc_memory_release,
 };
 
 const npc_api *npc_api_get(void) {

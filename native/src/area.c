@@ -52,10 +52,11 @@ npci_layout npci_layout_of(int size, size_t chunk, size_t middle) {
     return layout;
 }
 
-/* npci_chunk_for chooses a chunk that fits the second-level cache with its neighbours. Half and double of it measured
- * alike, so small staging memory decides. */
-static size_t npci_chunk_for(int size) {
-    size_t chunk = ((size_t)1 << 20) / (size_t)size;
+/* npci_chunk_for chooses a chunk so that what one round touches fits the second-level cache. Half and double of it
+ * measured alike, so small staging memory decides. */
+static size_t npci_chunk_for(int size, const npci_caches *caches) {
+    size_t most = (size_t)4 << 20, level2 = caches->level2 < most ? caches->level2 : most;
+    size_t chunk = level2 / (size_t)size;
     size_t least = (size_t)size * NPCI_LINE > 65536 ? (size_t)size * NPCI_LINE : 65536;
     chunk = chunk < least ? least : chunk;
     return (chunk + NPCI_PAGE - 1) / NPCI_PAGE * NPCI_PAGE;
@@ -67,11 +68,24 @@ static size_t npci_middle_for(int size) {
     return middle < NPCI_PAGE ? NPCI_PAGE : (middle + NPCI_PAGE - 1) / NPCI_PAGE * NPCI_PAGE;
 }
 
+/* npci_stream_for chooses from how many bytes results bypass the caches, which saves reading their lines first: where
+ * the inputs and results of the ranks that share a cache do not fit it. */
+static size_t npci_stream_for(int size, const npci_caches *caches) {
+    int sharers = size < caches->sharers ? size : caches->sharers;
+    return caches->level3 / (2 * (size_t)sharers) + 1;
+}
+
 static int npci_memfd(void) {
     int fd = (int)syscall(SYS_memfd_create, "npucoll", NPCI_MFD_CLOEXEC | NPCI_MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL) /* kernels before 6.3 do not know the last flag */
         fd = (int)syscall(SYS_memfd_create, "npucoll", NPCI_MFD_CLOEXEC | NPCI_MFD_ALLOW_SEALING);
     return fd;
+}
+
+/* npci_heap_for chooses how much communication memory a rank may have. It is address space only until it is used. */
+static size_t npci_heap_for(int size) {
+    size_t share = ((size_t)1 << 41) / (size_t)size, most = (size_t)1 << 36;
+    return (share < most ? share : most) / NPCI_PAGE * NPCI_PAGE;
 }
 
 int npc_area_create(int size, int *fd, npc_error *error) {
@@ -84,13 +98,18 @@ int npc_area_create(int size, int *fd, npc_error *error) {
     header.magic = NPCI_MAGIC;
     header.layout = NPCI_LAYOUT;
     header.size = (uint32_t)size;
-    header.chunk = npci_chunk_for(size);
+    npci_caches caches = npci_caches_find();
+    header.chunk = npci_chunk_for(size, &caches);
+    header.stream = npci_stream_for(size, &caches);
     header.middle = npci_middle_for(size);
     header.bytes = npci_layout_of(size, header.chunk, header.middle).bytes;
     int made = npci_memfd();
     if (made < 0)
         return npci_fail_errno(error, "memfd_create", errno);
-    if (ftruncate(made, (off_t)header.bytes) != 0 ||
+    header.heap = npci_heap_for(size);
+    if (ftruncate(made, (off_t)(header.bytes + (size_t)size * header.heap)) != 0)
+        header.heap = 0; /* a limit on the size of files: then there is no communication memory */
+    if ((header.heap == 0 && ftruncate(made, (off_t)header.bytes) != 0) ||
         pwrite(made, &header, sizeof header, 0) != (ssize_t)sizeof header) {
         int code = errno;
         close(made);

@@ -26,22 +26,22 @@ unsigned char *npci_cursor_at(npci_cursor *cursor, int64_t position, int64_t *by
     return (unsigned char *)cursor->buffers[cursor->index].data + (position - cursor->start);
 }
 
-void npci_cursor_stage(npci_cursor *cursor, int64_t position, int64_t bytes, void *to) {
+void npci_cursor_stage(npci_cursor *cursor, const npci_call *call, int64_t position, int64_t bytes, void *to) {
     while (bytes > 0) {
         int64_t piece = bytes;
         const unsigned char *from = npci_cursor_at(cursor, position, &piece);
-        npci_stage_copy(to, from, piece);
+        npci_stage_copy(call, to, from, piece);
         to = (unsigned char *)to + piece;
         position += piece;
         bytes -= piece;
     }
 }
 
-void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from) {
+void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from, bool stream) {
     while (bytes > 0) {
         int64_t piece = bytes;
         unsigned char *to = npci_cursor_at(cursor, position, &piece);
-        memcpy(to, from, (size_t)piece);
+        npci_result_copy(to, from, piece, stream);
         from = (const unsigned char *)from + piece;
         position += piece;
         bytes -= piece;

@@ -16,6 +16,7 @@ void npci_comm_retain(npc_comm *comm) {
 }
 
 static void npci_comm_free(npc_comm *comm) {
+    npci_heap_free(comm);
     npci_mail_free(comm);
     npci_keyed_free(comm);
     npci_queue_free(comm);
@@ -47,6 +48,7 @@ static int npci_comm_map(npc_comm *comm, int fd, npc_error *error) {
                          comm->size);
     comm->chunk = header.chunk;
     comm->middle = header.middle;
+    comm->stream = (int64_t)header.stream;
     comm->layout = npci_layout_of(comm->size, comm->chunk, comm->middle);
     if (header.bytes != comm->layout.bytes || (uint64_t)info.st_size < header.bytes)
         return npci_fail(error, NPC_ERR_ARGUMENT, "the shared memory has an unexpected size");
@@ -109,6 +111,7 @@ int npc_comm_open(int fd, int rank, int size, uint64_t id, const char *name, con
     comm->rank = rank;
     comm->size = size;
     comm->id = id;
+    comm->pid = (int)getpid();
     snprintf(comm->name, sizeof comm->name, "%s", name != NULL ? name : "");
     npci_comm_tune(comm, &given);
     int status = npci_comm_map(comm, fd, error);
@@ -118,6 +121,8 @@ int npc_comm_open(int fd, int rank, int size, uint64_t id, const char *name, con
         status = npci_keyed_new(comm, error);
     if (status == NPC_OK)
         status = npci_mail_new(comm, error);
+    if (status == NPC_OK)
+        status = npci_heap_new(comm, error);
     if (status == NPC_OK)
         status = npci_comm_check_fresh(comm, error);
     if (status == NPC_OK)

@@ -27,6 +27,7 @@ void npci_note_of(const npci_call *call, npci_note *note) {
     note->detail = d->detail;
     note->prescale = d->prescale;
     note->postscale = d->postscale;
+    note->shared = d->shared != NULL;
     if (d->name != NULL)
         snprintf(note->name, sizeof note->name, "%s", d->name);
 }
@@ -73,6 +74,8 @@ void npci_describe(const npci_note *note, char *text, size_t room) {
         npci_append(text, room, ", prescale %g", note->prescale);
     if (note->postscale != 1.0)
         npci_append(text, room, ", postscale %g", note->postscale);
+    if (note->shared)
+        npci_append(text, room, ", shared result");
     npci_append(text, room, ")");
 }
 

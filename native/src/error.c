@@ -25,10 +25,22 @@ int npci_fail(npc_error *error, int status, const char *format, ...) {
     return status;
 }
 
+/* The GNU strerror_r returns the text, which may or may not be in the buffer; others fill the buffer. */
+static inline const char *npci_words_returned(const char *words, const char *buffer) {
+    (void)buffer;
+    return words;
+}
+
+static inline const char *npci_words_filled(int code, const char *buffer) {
+    return code == 0 ? buffer : "unknown error";
+}
+
+#define NPCI_WORDS(result, buffer)                                                                                    \
+    _Generic((result), int: npci_words_filled, default: npci_words_returned)(result, buffer)
+
 int npci_fail_errno(npc_error *error, const char *doing, int code) {
     char buffer[128];
-    /* The GNU strerror_r returns the text, which may or may not be in the buffer. */
-    const char *words = strerror_r(code, buffer, sizeof buffer);
+    const char *words = NPCI_WORDS(strerror_r(code, buffer, sizeof buffer), buffer);
     int status = code == ENOMEM || code == ENOSPC ? NPC_ERR_MEMORY : NPC_ERR_SYSTEM;
     return npci_fail(error, status, "%s failed: %s (errno %d)", doing, words, code);
 }

@@ -40,6 +40,8 @@ uint64_t npci_fingerprint(const npci_call *call) {
     }
     if (rooted)
         hash = npci_mix(hash, (uint64_t)d->root);
+    if (d->shared != NULL)
+        hash = npci_mix(hash, 1);
     if (reduces) {
         uint64_t scales[2];
         memcpy(&scales[0], &d->prescale, sizeof scales[0]);

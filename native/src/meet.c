@@ -37,6 +37,14 @@ const unsigned char *npci_met_data(const npci_call *call, int rank, int64_t byte
     return npci_middle_of(call, call->lane->sequence, rank);
 }
 
+void npci_meet_stage(npci_call *call, npci_cursor *in, unsigned char *space) {
+    if (call->bytes == 0)
+        return;
+    npci_stage_begin(call, call->bytes);
+    npci_cursor_stage(in, call, 0, call->bytes, space);
+    npci_stage_end(call, call->bytes);
+}
+
 npci_aside *npci_meet_aside(npci_call *call) {
     return npci_aside_of(call, call->lane->sequence + 1, call->comm->rank);
 }
@@ -51,7 +59,7 @@ static int npci_arrive(npci_call *call, uint64_t fingerprint) {
     uint64_t sequence = ++call->lane->sequence;
     npci_cell *mine = npci_cell_of(call, sequence, rank);
     mine->fingerprint = fingerprint;
-    npci_stage_publish();
+    npci_stage_publish(call);
     npci_advance_word(&mine->sequence, sequence, &call->lane->progress[rank].arrivals.waiters);
     for (int i = 1; i < size; i++) {
         int peer = rank + i < size ? rank + i : rank + i - size;

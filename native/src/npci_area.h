@@ -59,11 +59,13 @@ typedef struct npci_note {
     int64_t shape[NPC_MAX_DIMS];
     uint64_t key, number, detail;
     double prescale, postscale;
+    int32_t shared;
     char name[NPCI_NAME];
 } npci_note;
 
 /* npci_aside is what a rank tells the others about its call when a cell's payload is too small for it. */
 typedef struct npci_aside {
+    uint64_t input, output, result; /* places in communication memory: see lend.c; 0: none */
     int32_t dtype, ndim;
     int64_t shape[NPC_MAX_DIMS];
     int64_t splits[];
@@ -109,13 +111,15 @@ typedef struct npci_ring {
 } npci_ring;
 
 #define NPCI_MAGIC UINT64_C(0x6c6c6f637570306e)
-#define NPCI_LAYOUT 1u
+#define NPCI_LAYOUT 2u
 
 typedef struct npci_header {
     uint64_t magic;
     uint32_t layout, size;
     uint64_t bytes;
-    uint64_t chunk, middle; /* tuning is decided once, so that all ranks cut messages alike */
+    uint64_t chunk, middle, stream; /* tuning is decided once, so that all ranks cut messages alike */
+    uint64_t heap;                  /* bytes of communication memory for each rank, behind `bytes`; untouched pages
+                                     * cost nothing */
     _Alignas(NPCI_LINE) _Atomic uint32_t ended; /* 0, NPCI_ENDING, or the npc_status */
     char cause[NPC_ERROR_TEXT];
 } npci_header;

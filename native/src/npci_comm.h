@@ -17,6 +17,19 @@ typedef struct npci_call npci_call;
 typedef struct npci_keyed npci_keyed;
 typedef struct npci_queue npci_queue;
 typedef struct npci_mail npci_mail;
+typedef struct npci_heap npci_heap;
+
+/* npci_stager chooses between the two kinds of stores: see stage.c. */
+typedef struct npci_stage_class {
+    float cost[2]; /* nanoseconds for a byte, ordinary and streaming; 0: not known */
+    uint32_t turns;
+} npci_stage_class;
+
+typedef struct npci_stager {
+    bool streams;
+    int64_t began; /* nanoseconds; 0: not measured */
+    npci_stage_class classes[3];
+} npci_stager;
 
 /* npci_lane is this rank's view of one lane. One call at a time uses it. */
 typedef struct npci_lane {
@@ -28,6 +41,7 @@ typedef struct npci_lane {
     npci_note *notes;
     unsigned char *middle;
     unsigned char *staging;
+    npci_stager stager;
 } npci_lane;
 
 struct npc_comm {
@@ -46,6 +60,7 @@ struct npc_comm {
     npci_header *area;
     npci_layout layout;
     size_t chunk, middle;
+    int64_t stream; /* results of so many bytes are written past the caches */
     const struct npci_kernel_table *kernels;
     npci_member *members;
     npci_lane lanes[NPCI_LANES];
@@ -54,6 +69,8 @@ struct npc_comm {
     npci_queue *queue;      /* submitted numbered calls */
     npci_keyed *keyed;      /* named calls */
     npci_mail *mail;        /* send and receive */
+    npci_heap *heap;        /* communication memory */
+    int pid;                /* of the process that opened it */
     npc_comm *next;         /* in the registry */
 };
 
@@ -68,6 +85,8 @@ struct npci_call {
     int64_t bytes;       /* count * item */
     uint64_t fingerprint;
     uint64_t number;
+    bool planned;        /* it is run again and again: a shared result is made once */
+    uint64_t place;      /* of the shared result of a planned call, when it has been made */
     bool may_poll;       /* the thread is the caller's: it asks the poll function */
     int64_t started, deadline, polled; /* nanoseconds; zero until the first wait that is not short */
     npc_error *error;
@@ -141,10 +160,31 @@ int npci_wait_lost(npci_call *call, int peer, int presence);
 
 /* ---- stage.c: staging memory. */
 unsigned char *npci_staging(const npci_call *call, int rank, uint64_t round);
+/* npci_stage_begin and npci_stage_end come before and after a rank stages `bytes` of its input. */
+void npci_stage_begin(npci_call *call, int64_t bytes);
+void npci_stage_end(npci_call *call, int64_t bytes);
 /* npci_stage_copy copies into memory that other ranks read; npci_stage_publish comes between the last such copy and the
  * npci_advance that tells them. */
-void npci_stage_copy(void *to, const void *from, int64_t bytes);
-void npci_stage_publish(void);
+void npci_stage_copy(const npci_call *call, void *to, const void *from, int64_t bytes);
+void npci_stage_publish(const npci_call *call);
+
+/* ---- stream.c: npci_stream_copy bypasses the caches; npci_stream_fence comes before others are told. */
+void npci_stream_copy(void *to, const void *from, int64_t bytes);
+/* npci_result_copy copies to a result, past the caches if `stream`. */
+static inline void npci_result_copy(void *to, const void *from, int64_t bytes, bool stream) {
+    if (stream)
+        npci_stream_copy(to, from, bytes);
+    else if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+void npci_stream_fence(void);
+
+/* ---- caches.c */
+typedef struct npci_caches {
+    size_t level2, level3; /* bytes */
+    int sharers;           /* processors that share a third-level cache */
+} npci_caches;
+npci_caches npci_caches_find(void);
 
 /* npci_advance publishes everything this rank wrote before it, and wakes those that wait for it.
  * Sequentially consistent store and load: the sleeper announces itself (RMW), then looks at the value; this side
@@ -173,7 +213,7 @@ int npci_wait_all(npci_call *call, int stage, uint64_t target);
 /* npci_advance_stage tells the others how far this rank is, and makes visible what it has staged. */
 static inline void npci_advance_stage(npci_call *call, int stage, uint64_t to) {
     if (stage != NPCI_DRAINED)
-        npci_stage_publish();
+        npci_stage_publish(call);
     npci_advance(&call->lane->progress[call->comm->rank].stage[stage], to);
 }
 
@@ -210,17 +250,6 @@ int npci_registry_add(npc_comm *comm, npc_error *error);
 void npci_registry_remove(npc_comm *comm);
 npc_comm *npci_registry_acquire(uint64_t id);
 
-/* ---- meet.c: one synchronisation of all ranks in a lane. */
-/* npci_meet_space is where this rank's data for the coming meeting goes (a cell or the middle buffer), or NULL where
- * `bytes` are too many. */
-unsigned char *npci_meet_space(npci_call *call, int64_t bytes);
-npci_aside *npci_meet_aside(npci_call *call);
-/* npci_meet arrives, waits for all and compares fingerprints. */
-int npci_meet(npci_call *call);
-/* npci_met_data is where rank's data of the meeting that has just been lies. */
-const unsigned char *npci_met_data(const npci_call *call, int rank, int64_t bytes);
-const npci_aside *npci_met_aside(const npci_call *call, int rank);
-
 /* ---- buffers.c: several buffers seen as one. */
 typedef struct npci_cursor {
     const npc_buf *buffers;
@@ -231,9 +260,10 @@ typedef struct npci_cursor {
 npci_cursor npci_cursor_of(const npc_buf *buffers, int count, size_t item);
 /* npci_cursor_at gives the memory at byte `position` and lowers *bytes to what is contiguous there. */
 unsigned char *npci_cursor_at(npci_cursor *cursor, int64_t position, int64_t *bytes);
-/* npci_cursor_stage copies to staging memory; npci_cursor_write copies from anywhere to the buffers. */
-void npci_cursor_stage(npci_cursor *cursor, int64_t position, int64_t bytes, void *to);
-void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from);
+/* npci_cursor_stage copies to staging memory as npci_stage_copy does; npci_cursor_write copies from anywhere to the
+ * buffers, past the caches if `stream`. */
+void npci_cursor_stage(npci_cursor *cursor, const npci_call *call, int64_t position, int64_t bytes, void *to);
+void npci_cursor_write(npci_cursor *cursor, int64_t position, int64_t bytes, const void *from, bool stream);
 int64_t npci_buffers_count(const npc_buf *buffers, int count);
 /* npci_part gives the part of `bytes` that belongs to rank `index` of `size`, on cache-line borders. */
 static inline int64_t npci_part_start(int64_t bytes, int size, int index) {
@@ -241,6 +271,52 @@ static inline int64_t npci_part_start(int64_t bytes, int size, int index) {
     int64_t at = (lines * index / size) * NPCI_LINE;
     return at < bytes ? at : bytes;
 }
+
+/* ---- heap.c: communication memory. A place is a byte of the memory file, plus one; 0 is nowhere. */
+int npci_heap_new(npc_comm *comm, npc_error *error);
+void npci_heap_free(npc_comm *comm);
+/* npci_heap_place finds the place of memory in this rank's own part or, unless `writable`, in a shared result. */
+uint64_t npci_heap_place(npc_comm *comm, const void *memory, int64_t bytes, bool writable);
+/* npci_heap_address gives the address of a place in this process; `view`: read-only. NULL: it cannot be mapped. */
+unsigned char *npci_heap_address(npc_comm *comm, uint64_t place, bool view);
+
+/* ---- memory.c: results that the engine provides. */
+/* npci_result_place makes room for a shared result, in rank 0's part, by rank 0; 0 where there is none. A planned
+ * call's result is made once: others may still read what it was until they are in the next meeting, and nobody writes
+ * before that. */
+uint64_t npci_result_place(npci_call *call);
+/* npci_result_cancel gives up a result that no other rank has heard of. */
+void npci_result_cancel(npci_call *call, uint64_t place);
+/* npci_result_lay_out points the call's `shared` into the result at `place`: where this rank writes it, then, as a
+ * view that it may keep, where it reads it. */
+bool npci_result_lay_out(npci_call *call, uint64_t place, bool view);
+/* npci_result_own gives this rank memory of its own for the result. */
+int npci_result_own(npci_call *call);
+
+/* ---- lend.c: inputs and outputs that others may use where they lie. */
+/* npci_lend tells in the meeting's aside where this rank's input and output lie, if in communication memory. */
+void npci_lend(npci_call *call, npci_aside *aside);
+/* npci_lent_input gives the address of one rank's input, as it told in the last meeting; NULL where it lent none.
+ * npci_lent_inputs gives those of all ranks. */
+int npci_lent_input(npci_call *call, int rank, const unsigned char **input);
+int npci_lent_inputs(npci_call *call, const unsigned char **inputs, int *lenders);
+/* npci_lent_outputs gives all ranks' outputs; *all is false where one lent none. */
+int npci_lent_outputs(npci_call *call, unsigned char **outputs, bool *all);
+/* npci_lend_end is made by all ranks when they are done with each other's inputs; who lent waits for all. */
+int npci_lend_end(npci_call *call, bool lent);
+
+/* ---- meet.c: one synchronisation of all ranks in a lane. */
+/* npci_meet_space is where this rank's data for the coming meeting goes (a cell or the middle buffer), or NULL where
+ * `bytes` are too many. */
+unsigned char *npci_meet_space(npci_call *call, int64_t bytes);
+npci_aside *npci_meet_aside(npci_call *call);
+/* npci_meet_stage copies this rank's data, call->bytes of it, to that space. */
+void npci_meet_stage(npci_call *call, npci_cursor *in, unsigned char *space);
+/* npci_meet arrives, waits for all and compares fingerprints. */
+int npci_meet(npci_call *call);
+/* npci_met_data is where rank's data of the meeting that has just been lies. */
+const unsigned char *npci_met_data(const npci_call *call, int rank, int64_t bytes);
+const npci_aside *npci_met_aside(const npci_call *call, int rank);
 
 /* ---- reduce.c: arithmetic. */
 typedef struct npci_reduction {
@@ -276,6 +352,9 @@ int npci_scatter(npci_call *call);
 int npci_run(npci_call *call);
 
 /* ---- request.c */
+/* npci_call_keep copies a prepared call and its arrays, which go into *storage, freed by the caller. Buffers and
+ * `shared` stay the caller's. */
+int npci_call_keep(npci_call *kept, const npci_call *call, void **storage, npc_error *error);
 /* npci_request_new copies a prepared call with its arrays. One reference is the engine's. */
 int npci_request_new(npc_request **request, const npci_call *call, npc_done_fn done, void *user, npc_error *error);
 /* npci_request_complete tells whoever waits, and drops the engine's reference. */

@@ -21,9 +21,9 @@ int64_t npci_pipe_write(npc_comm *comm, int to, const void *data, int64_t bytes)
     unsigned char *memory = npci_ring_data(comm, comm->rank, to);
     if (count == 0)
         return 0;
-    npci_stage_copy(memory + at, data, (int64_t)first);
-    npci_stage_copy(memory, (const unsigned char *)data + first, (int64_t)(count - first));
-    npci_stage_publish();
+    npci_stream_copy(memory + at, data, (int64_t)first);
+    npci_stream_copy(memory, (const unsigned char *)data + first, (int64_t)(count - first));
+    npci_stream_fence();
     /* Release: the reader that sees the position sees the bytes. */
     atomic_store_explicit(&ring->written, written + count, memory_order_release);
     npci_bell_ring(npci_mail_bell(comm, to));

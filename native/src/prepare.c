@@ -73,7 +73,10 @@ static int npci_check_kind(npci_call *call, npc_error *error) {
     bool rows = false, one = true;
     switch ((npc_kind)d->kind) {
     case NPC_BARRIER: return NPC_OK;
-    case NPC_ALLREDUCE: one = false; break;
+    case NPC_ALLREDUCE:
+        one = false;
+        out = d->shared != NULL ? -1 : out;
+        break;
     case NPC_REDUCE:
         one = false;
         out = is_root ? out : -1;
@@ -144,6 +147,9 @@ int npci_prepare(npci_call *call, npc_comm *comm, const npc_desc *desc, npc_erro
     if (d->root < 0 || d->root >= comm->size)
         return npci_fail(error, NPC_ERR_ARGUMENT, "%s: there is no rank %d; ranks are 0 to %d", npc_kind_name(d->kind),
                          d->root, comm->size - 1);
+    if (d->shared != NULL && (d->kind != NPC_ALLREDUCE || d->n_out != 0))
+        return npci_fail(error, NPC_ERR_ARGUMENT, "%s: a shared result is for allreduce, without an output",
+                         npc_kind_name(d->kind));
     int status = npci_check_shape(call, error);
     if (status != NPC_OK)
         return status;

@@ -3,7 +3,7 @@
 
 #include <sched.h>
 
-/* npci_copy takes the next bytes of a request's storage. Everything in it is 8-byte aligned. */
+/* npci_copy takes the next bytes of a kept call's storage. Everything in it is 8-byte aligned. */
 static void *npci_copy(unsigned char **at, const void *from, size_t bytes) {
     void *to = *at;
     if (from == NULL || bytes == 0)
@@ -13,17 +13,32 @@ static void *npci_copy(unsigned char **at, const void *from, size_t bytes) {
     return to;
 }
 
-int npci_request_new(npc_request **out, const npci_call *call, npc_done_fn done, void *user, npc_error *error) {
+int npci_call_keep(npci_call *kept, const npci_call *call, void **storage, npc_error *error) {
     const npc_desc *d = &call->d;
-    size_t in = (size_t)d->n_in * sizeof *d->in, out_bytes = (size_t)d->n_out * sizeof *d->out;
+    size_t in = (size_t)d->n_in * sizeof *d->in, out = (size_t)d->n_out * sizeof *d->out;
     size_t splits = d->splits != NULL ? (size_t)call->comm->size * sizeof *d->splits : 0;
     size_t name = d->name != NULL ? strnlen(d->name, NPCI_NAME - 1) : 0;
+    unsigned char *at = calloc(1, in + out + splits + name + 32);
+    if (at == NULL)
+        return npci_fail(error, NPC_ERR_MEMORY, "no memory for a prepared call");
+    *storage = at;
+    *kept = *call;
+    kept->d.in = npci_copy(&at, d->in, in);
+    kept->d.out = npci_copy(&at, d->out, out);
+    kept->d.splits = npci_copy(&at, d->splits, splits);
+    kept->d.name = npci_copy(&at, d->name, name); /* the storage is zeroed, so it is terminated */
+    kept->d.shape = kept->shape;
+    return NPC_OK;
+}
+
+int npci_request_new(npc_request **out, const npci_call *call, npc_done_fn done, void *user, npc_error *error) {
     npc_request *request = malloc(sizeof *request);
-    unsigned char *storage = calloc(1, in + out_bytes + splits + name + 32);
-    if (request == NULL || storage == NULL) {
-        free(request);
-        free(storage);
+    if (request == NULL)
         return npci_fail(error, NPC_ERR_MEMORY, "no memory for a submitted call");
+    int status = npci_call_keep(&request->call, call, &request->storage, error);
+    if (status != NPC_OK) {
+        free(request);
+        return status;
     }
     atomic_init(&request->complete, 0);
     atomic_init(&request->waiters, 0);
@@ -34,17 +49,9 @@ int npci_request_new(npc_request **out, const npci_call *call, npc_done_fn done,
     request->status = NPC_OK;
     request->next = request->previous = NULL;
     request->entry = 0;
-    request->storage = storage;
     request->error.text[0] = '\0';
-    request->call = *call;
     request->call.error = &request->error;
     request->call.may_poll = false;
-    npc_desc *copy = &request->call.d;
-    copy->in = npci_copy(&storage, d->in, in);
-    copy->out = npci_copy(&storage, d->out, out_bytes);
-    copy->splits = npci_copy(&storage, d->splits, splits);
-    copy->name = npci_copy(&storage, d->name, name); /* the storage is zeroed, so it is terminated */
-    copy->shape = request->call.shape;
     npci_comm_retain(call->comm);
     *out = request;
     return NPC_OK;

@@ -22,8 +22,10 @@ int npci_run(npci_call *call) {
     uint64_t before = call->lane->rounds;
     int status = npci_run_kind(call);
     /* Not every rank has a part in every stage of every collective (the root of a broadcast drains nothing). Later
-     * calls wait by round number, so each rank says that it is past the rounds of this call. */
-    if (call->lane->rounds != before) {
+     * calls wait by round number, so each rank says that it is past the rounds of this call; but not a rank that did not
+     * get so far, as others would take what they wait for to be there. Each such end has ended or closed the
+     * communicator; what fails on this rank alone fails after its part is done. */
+    if (call->lane->rounds != before && (status == NPC_OK || npci_usable(call->comm, NULL) == NPC_OK)) {
         for (int stage = 0; stage < NPCI_STAGES; stage++) {
             npci_counter *counter = &call->lane->progress[call->comm->rank].stage[stage];
             if (atomic_load_explicit(&counter->value, memory_order_relaxed) < call->lane->rounds)

@@ -1,7 +1,8 @@
 /* scatter.c: block r of the root's data goes to rank r.
  *
  * Only the root knows dtype and shape, so they travel in its aside and are not in the fingerprint. Small data travels
- * with the meeting; of large data, round i moves piece i of every block through the root's staging chunks. */
+ * with the meeting; data that the root lends (lend.c) is read where it lies; of other large data, round i moves piece i
+ * of every block through the root's staging chunks. */
 #include "npci_comm.h"
 
 #include <inttypes.h>
@@ -29,13 +30,26 @@ static int npci_scatter_large(npci_call *call, const unsigned char *in, unsigned
             npci_advance_stage(call, NPCI_DRAINED, round + 1);
             continue;
         }
+        npci_stage_begin(call, bytes * (comm->size - 1));
         for (int r = 0; r < comm->size; r++) {
             if (r != comm->rank)
-                npci_stage_copy(staging + r * piece, in + r * block + at, bytes);
+                npci_stage_copy(call, staging + r * piece, in + r * block + at, bytes);
         }
+        npci_stage_end(call, bytes * (comm->size - 1));
         npci_advance_stage(call, NPCI_STAGED, round + 1);
     }
     return NPC_OK;
+}
+
+static int npci_scatter_lent(npci_call *call, unsigned char *out, int64_t block) {
+    const unsigned char *from;
+    bool is_root = call->comm->rank == call->d.root;
+    int status = npci_lent_input(call, call->d.root, &from);
+    if (status != NPC_OK)
+        return status;
+    if (!is_root && out != NULL)
+        memcpy(out, from + call->comm->rank * block, (size_t)block);
+    return npci_lend_end(call, is_root);
 }
 
 static int npci_scatter_met(npci_call *call) {
@@ -57,7 +71,9 @@ static int npci_scatter_met(npci_call *call) {
     int failure, status = NPC_OK;
     const unsigned char *in = call->d.n_in > 0 ? call->d.in[0].data : NULL;
     unsigned char *out = npci_output_at(call, aside->ndim, shape, NULL, &failure);
-    if (bytes > (int64_t)comm->middle)
+    if (bytes > (int64_t)comm->middle && aside->input != 0)
+        status = npci_scatter_lent(call, out, block);
+    else if (bytes > (int64_t)comm->middle)
         status = npci_scatter_large(call, in, out, block);
     else if (comm->rank != call->d.root && out != NULL && block > 0)
         memcpy(out, npci_met_data(call, call->d.root, bytes) + comm->rank * block, (size_t)block);
@@ -70,12 +86,14 @@ static int npci_scatter_met(npci_call *call) {
 int npci_scatter(npci_call *call) {
     if (call->comm->rank == call->d.root) {
         npci_aside *aside = npci_meet_aside(call);
+        npci_lend(call, aside);
         aside->dtype = call->d.dtype;
         aside->ndim = call->d.ndim;
         memcpy(aside->shape, call->shape, sizeof aside->shape);
         unsigned char *space = npci_meet_space(call, call->bytes);
-        if (space != NULL && call->bytes > 0)
-            npci_stage_copy(space, call->d.in[0].data, call->bytes);
+        npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
+        if (space != NULL)
+            npci_meet_stage(call, &in, space);
     }
     int status = npci_meet(call);
     return status == NPC_OK ? npci_scatter_met(call) : status;

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, FrozenSet, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, FrozenSet, List, Optional, Sequence
 
 import numpy as np
 
-from npucoll.errors import ConfigError
+from npucoll.errors import ConfigError, NotInitialized
 
 if TYPE_CHECKING:
     from npucoll.bootstrap.identity import Identity
 
-__all__ = ["Call", "Capabilities", "Engine", "Work", "World"]
+__all__ = ["Call", "CallByCall", "Capabilities", "Engine", "EnginePlan", "Work", "World"]
 
 
 class World:
@@ -65,7 +65,8 @@ class Call:
     "scatter", "send" or "recv". ``inputs`` are C-contiguous arrays of one dtype; several make a fused call (allreduce,
     broadcast, reduce). ``outputs`` are C-contiguous and writable; None where only the engine will know the size, once
     the ranks have met (then the engine fills ``outputs`` through :meth:`allocate`), and [] where this rank gets
-    nothing. ``root`` is also the peer of send and recv. ``shape`` is the shape the user passed, for checks and
+    nothing. A ``shared`` allreduce has outputs [] until the engine fills them with read-only arrays that all ranks may
+    read in place. ``root`` is also the peer of send and recv. ``shape`` is the shape the user passed, for checks and
     messages.
     """
 
@@ -82,6 +83,7 @@ class Call:
         "prescale",
         "root",
         "shape",
+        "shared",
         "splits",
         "tag",
         "targets",
@@ -102,6 +104,7 @@ class Call:
         postscale: float = 1.0,
         splits: Optional[np.ndarray] = None,
         detail: int = 0,
+        shared: bool = False,
         name: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> None:
@@ -116,6 +119,7 @@ class Call:
         self.postscale = postscale
         self.splits = splits
         self.detail = detail
+        self.shared = shared
         self.name = name
         self.timeout = timeout
         # Arrays in a layout that the engine cannot write to: (index of the output, the caller's array).
@@ -165,6 +169,35 @@ class Work(abc.ABC):
         """Return whether ``wait`` would return at once."""
 
 
+class EnginePlan(abc.ABC):
+    """Calls that were checked once and are made many times, on the same buffers."""
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """Make all calls, in order; fills the outputs of shared ones."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of what the plan holds; later runs raise NotInitialized."""
+
+
+class CallByCall(EnginePlan):
+    """A plan that makes its calls one by one through ``run``, which takes a Call."""
+
+    def __init__(self, run: Callable[[Call], Any], calls: Sequence[Call]) -> None:
+        self._run: Optional[Callable[[Call], Any]] = run
+        self._calls = list(calls)
+
+    def run(self) -> None:
+        if self._run is None:
+            raise NotInitialized("this plan is closed; make a new one")
+        for call in self._calls:
+            self._run(call)
+
+    def close(self) -> None:
+        self._run = None
+
+
 class Engine(abc.ABC):
     """One communicator's engine. Methods may be called from any thread; nothing blocks but ``run`` and ``wait``."""
 
@@ -190,6 +223,21 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Leave. Local, never blocks; later calls raise NotInitialized."""
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Return a new array that collectives work on at the lowest cost. Engines without such memory give any."""
+        return np.empty(tuple(shape), dtype)
+
+    def plan(self, calls: Sequence[Call]) -> EnginePlan:
+        """Return a plan of ``calls``, which have no name and all their outputs. Local."""
+        return CallByCall(self.run, calls)
+
+    def run_on(self, kind: str, argument: Any, x: np.ndarray, out: np.ndarray) -> bool:
+        """Make an unnamed call straight from ``x`` to ``out``, if this engine has a short way for such arrays.
+
+        ``argument`` is the reduction or the root. Returns False where it has none; then nothing has happened.
+        """
+        return False
 
     def abort(self, text: str) -> None:
         """End the communicator on all ranks, because of ``text``. Engines that cannot do that do nothing."""

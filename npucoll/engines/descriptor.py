@@ -16,6 +16,7 @@ from npucoll import _ffi
 from npucoll._ffi import ffi, lib
 from npucoll.buffers import address
 from npucoll.engines.base import Call
+from npucoll.engines.memory import array_on
 from npucoll.types import DTYPES, dtype_code, dtype_from_code, reduce_code
 
 __all__ = ["Descriptor", "call_key"]
@@ -47,7 +48,8 @@ def call_key(name: str) -> int:
 class Descriptor:
     """One ``npc_desc`` with everything it points to, and the error text of its call."""
 
-    def __init__(self) -> None:
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
         self.desc = ffi.new("npc_desc *")
         self.desc.size = ffi.sizeof("npc_desc")
         self.error = _ffi.new_error()
@@ -56,6 +58,7 @@ class Descriptor:
         self._shape = ffi.new("int64_t[]", _MAX_DIMS)
         self._handle = ffi.new_handle(self)
         self._call: Optional[Call] = None
+        self._shared: Any = None
         self._kept: List[Any] = []
 
     def fill(self, call: Call) -> None:
@@ -90,6 +93,8 @@ class Descriptor:
         for i, length in enumerate(call.shape):
             self._shape[i] = length
         desc.splits = ffi.NULL if call.splits is None else ffi.cast("int64_t *", address(call.splits))
+        self._shared = ffi.new("npc_buf[]", len(inputs)) if call.shared else None
+        desc.shared = ffi.NULL if self._shared is None else self._shared
         desc.alloc = lib.npucoll_alloc if outputs is None else ffi.NULL
         desc.alloc_user = self._handle
         self._kept = kept
@@ -111,7 +116,21 @@ class Descriptor:
             if status == lib.NPC_ERR_MEMORY and call.failure is not None:
                 raise call.failure
             _ffi.check(status, self.error)
+        self._provide(call)
         return call.finish()
+
+    def provide(self) -> None:
+        """Make the outputs of the filled call, if it is shared, from what its first run has provided."""
+        assert self._call is not None
+        self._provide(self._call)
+
+    def _provide(self, call: Call) -> None:
+        if not call.shared:
+            return
+        call.outputs = [
+            array_on(self._comm, self._shared[i].data, array.shape, array.dtype, writeable=False)
+            for i, array in enumerate(call.inputs)
+        ]
 
 
 def _point(one: Any, arrays: Sequence[np.ndarray], dtype: int, kept: List[Any]) -> Any:

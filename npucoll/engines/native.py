@@ -10,8 +10,10 @@ import numpy as np
 from npucoll import _ffi
 from npucoll._ffi import ffi, lib
 from npucoll.bootstrap import rendezvous
-from npucoll.engines.base import Call, Capabilities, Engine, Work, World
+from npucoll.engines.base import Call, Capabilities, Engine, EnginePlan, Work, World
 from npucoll.engines.descriptor import Descriptor, call_key
+from npucoll.engines.memory import new_array
+from npucoll.engines.prepared import NativePlan, ShortWay
 from npucoll.errors import NotInitialized
 
 __all__ = ["NativeEngine", "open_engine"]
@@ -102,6 +104,7 @@ class NativeEngine(Engine):
         except BaseException:
             self._meeting.close()
             raise
+        self.run_on = ShortWay(self._comm, self.size).run
 
     def run(self, call: Call) -> List[np.ndarray]:
         comm, descriptor = self._handle(), self._borrow()
@@ -125,7 +128,7 @@ class NativeEngine(Engine):
         try:
             return self._idle.pop()
         except IndexError:
-            return Descriptor()
+            return Descriptor(self._handle())
 
     def forget(self, work: NativeWork) -> None:
         """Let go of a complete call."""
@@ -139,6 +142,12 @@ class NativeEngine(Engine):
         created = self._groups.get(identity, 0)
         self._groups[identity] = created + 1
         return NativeEngine(self._world, world_ranks, label if created == 0 else f"{label}#{created}")
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        return new_array(self._handle(), shape, dtype)
+
+    def plan(self, calls: Sequence[Call]) -> EnginePlan:
+        return NativePlan(self._handle(), calls)
 
     def abort(self, text: str) -> None:
         if self._comm is not None:

@@ -51,10 +51,16 @@ class SingleEngine(Engine):
         scale = call.prescale * call.postscale if call.kind in ("allreduce", "reduce", "reduce_scatter") else 1.0
         if call.outputs is None:
             call.allocate(call.inputs[0].shape, call.inputs[0].dtype)
+        if call.shared and not call.outputs:
+            call.outputs = [np.empty_like(source) for source in call.inputs]
         outputs = call.outputs or []
+        for output in outputs if call.shared else ():
+            output.flags.writeable = True
         for source, target in zip(call.inputs, outputs):
             # float64 covers the float32 accumulation that half precision asks for; one rounding at the end.
             np.copyto(target, source if scale == 1.0 else source * np.float64(scale), casting="unsafe")
+            if call.shared:
+                target.flags.writeable = False
         return call.finish()
 
     def submit(self, call: Call) -> Work:
