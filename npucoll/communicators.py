@@ -59,6 +59,8 @@ class Communicator:
         self._name = name
         self._local_rank, self._local_size = local_rank, local_size
         self._observer = observer
+        # The engine's short way for calls that it can make from the arrays alone; observers want the whole call.
+        self._short: Optional[Callable[..., bool]] = engine.run_on if observer is None else None
         self._on_close = on_close
         # All groups that come from this communicator, those of groups included: they end with it.
         self._groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
@@ -132,8 +134,9 @@ class Communicator:
         ``shared``: the result is a read-only array, in memory that all ranks read where that pays, so that nothing is
         copied out. The memory is free again when all ranks have dropped it.
         """
-        if out is not None and name is None and timeout is None and prescale == 1.0 == postscale and not shared:
-            if self._run_on("allreduce", op, x, out):
+        short = self._short
+        if short and out is not None and prescale == 1.0 == postscale and name is None is timeout and not shared:
+            if short("allreduce", op, x, out):
                 return out
         return self._one(calls.allreduce(x, op, out, prescale, postscale, name, timeout, shared))
 
@@ -206,8 +209,9 @@ class Communicator:
 
         Dimension 0 is a multiple of ``size``; the result has shape ``(x.shape[0] // size, *x.shape[1:])``.
         """
-        if out is not None and name is None and timeout is None and prescale == 1.0 == postscale:
-            if self._run_on("reduce_scatter", op, x, out):
+        short = self._short
+        if short and out is not None and prescale == 1.0 == postscale and name is None is timeout:
+            if short("reduce_scatter", op, x, out):
                 return out
         return self._one(calls.reduce_scatter(x, op, self._size, out, prescale, postscale, name, timeout))
 
@@ -228,7 +232,8 @@ class Communicator:
         timeout: Optional[float] = None,
     ) -> np.ndarray:
         """Return ``root``'s ``x`` on every rank; shape and dtype of ``x`` are equal on all ranks."""
-        if out is not None and name is None and timeout is None and self._run_on("broadcast", root, x, out):
+        short = self._short
+        if short and out is not None and name is None is timeout and short("broadcast", root, x, out):
             return out
         return self._one(calls.broadcast(x, root, self._size, out, name, timeout))
 
@@ -251,7 +256,8 @@ class Communicator:
         timeout: Optional[float] = None,
     ) -> np.ndarray:
         """Concatenate every rank's ``x`` along dimension 0, which may differ between ranks; a scalar is one row."""
-        if out is not None and name is None and timeout is None and self._run_on("allgather", None, x, out):
+        short = self._short
+        if short and out is not None and name is None is timeout and short("allgather", None, x, out):
             return out
         return self._one(calls.allgather(x, out, name, timeout))
 
@@ -308,8 +314,9 @@ class Communicator:
         ``splits`` holds ``size`` numbers of rows that add up to ``x.shape[0]``; without it, dimension 0 is shared
         evenly.
         """
-        if out is not None and splits is None and name is None and timeout is None:
-            if self._run_on("alltoall", None, x, out):
+        short = self._short
+        if short and out is not None and splits is None and name is None is timeout:
+            if short("alltoall", None, x, out):
                 return out
         return self._one(calls.alltoall(x, splits, self._size, out, name, timeout))
 
@@ -444,7 +451,7 @@ class Communicator:
             comm._leave()
 
     def _leave(self) -> None:
-        engine, self._engine = self._engine, None
+        engine, self._engine, self._short = self._engine, None, None
         if engine is not None:
             engine.close()
 
@@ -470,12 +477,6 @@ class Communicator:
             raise
         finally:
             self._observer(self._name, call, time.perf_counter() - start, failure)
-
-    def _run_on(self, kind: str, argument: Any, x: Any, out: Any) -> bool:
-        """Try the engine's short way; False: the call has to be described."""
-        if type(x) is not np.ndarray or type(out) is not np.ndarray or self._observer is not None:
-            return False
-        return self.engine.run_on(kind, argument, x, out)
 
     def _one(self, call: Call) -> Any:
         outputs = self._run(call)

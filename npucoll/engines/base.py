@@ -12,7 +12,7 @@ from npucoll.errors import ConfigError, NotInitialized
 if TYPE_CHECKING:
     from npucoll.bootstrap.identity import Identity
 
-__all__ = ["Call", "CallByCall", "Capabilities", "Engine", "EnginePlan", "Work", "World"]
+__all__ = ["Call", "CallByCall", "Capabilities", "Engine", "EnginePlan", "Work", "World", "closed_plan"]
 
 
 class World:
@@ -170,32 +170,40 @@ class Work(abc.ABC):
 
 
 class EnginePlan(abc.ABC):
-    """Calls that were checked once and are made many times, on the same buffers."""
+    """Calls that were checked once and are made many times, on the same buffers.
 
-    @abc.abstractmethod
-    def run(self) -> None:
-        """Make all calls, in order; fills the outputs of shared ones."""
+    ``run()`` makes all calls, in order, and fills the outputs of shared ones. It is an attribute, so that it can be the
+    engine's own function.
+    """
+
+    __slots__ = ()
+
+    run: Callable[[], None]
 
     @abc.abstractmethod
     def close(self) -> None:
         """Let go of what the plan holds; later runs raise NotInitialized."""
 
 
+def closed_plan() -> None:
+    """Run a plan that was closed."""
+    raise NotInitialized("this plan is closed; make a new one")
+
+
 class CallByCall(EnginePlan):
     """A plan that makes its calls one by one through ``run``, which takes a Call."""
 
     def __init__(self, run: Callable[[Call], Any], calls: Sequence[Call]) -> None:
-        self._run: Optional[Callable[[Call], Any]] = run
+        self._run = run
         self._calls = list(calls)
+        self.run = self._run_all
 
-    def run(self) -> None:
-        if self._run is None:
-            raise NotInitialized("this plan is closed; make a new one")
+    def _run_all(self) -> None:
         for call in self._calls:
             self._run(call)
 
     def close(self) -> None:
-        self._run = None
+        self.run = closed_plan
 
 
 class Engine(abc.ABC):

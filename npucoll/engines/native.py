@@ -104,7 +104,8 @@ class NativeEngine(Engine):
         except BaseException:
             self._meeting.close()
             raise
-        self.run_on = ShortWay(self._comm, self.size).run
+        self._short = ShortWay(self._comm, self.size)
+        self.run_on = self._short.run  # type: ignore[method-assign]  # one frame less
 
     def run(self, call: Call) -> List[np.ndarray]:
         comm, descriptor = self._handle(), self._borrow()
@@ -157,6 +158,7 @@ class NativeEngine(Engine):
         comm, self._comm = self._comm, None
         if comm is None:
             return
+        self._short.close()
         lib.npc_comm_close(comm)
         for work in list(self._pending):
             work.done()  # Every submitted call has completed by now, and frees its request.
