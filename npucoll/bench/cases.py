@@ -9,8 +9,9 @@ import numpy as np
 
 from npucoll.bench.data import Block, Blocks, Expected, poison, reduction, shift, wrong_elements
 from npucoll.communicators import Communicator
+from npucoll.plans import call
 
-__all__ = ["Case", "Maker"]
+__all__ = ["Case", "Maker", "bound"]
 
 # A part of the result, what must be in it, and where in the blocks it starts.
 Part = Tuple[np.ndarray, Expected, int]
@@ -66,14 +67,14 @@ class Maker:
         self._blocks = Blocks(dtype, op, comm.size)
         self._reduced: Optional[Expected] = None
 
-    def make(self, count: int, in_place: bool) -> Case:
+    def make(self, count: int, in_place: bool, plan: bool) -> Case:
         """Return a case on new buffers; ``count``: the elements of the size."""
         comm, shape = self._comm, self._shape(count)
         given = None if shape.given is None else np.empty(shape.given, self._dtype)
         out = None if shape.got is None else given if in_place else np.empty(shape.got, self._dtype)
         block = None if given is None else self._blocks.of(comm.rank)
         parts = () if out is None else tuple(self._parts(out))
-        return Case(self._bind(given, out), given, block, out, parts)
+        return Case(self._bind(given, out, plan), given, block, out, parts)
 
     def _shape(self, count: int) -> _Shape:
         part = count // self._comm.size
@@ -86,7 +87,7 @@ class Maker:
             "scatter": _Shape(count if at_root else None, part),
         }.get(self._kind, _Shape(count, count))
 
-    def _bind(self, given: Optional[np.ndarray], out: Optional[np.ndarray]) -> Callable[[], Any]:
+    def _bind(self, given: Optional[np.ndarray], out: Optional[np.ndarray], plan: bool) -> Callable[[], Any]:
         comm = self._comm
         if self._kind == "sendrecv":
             assert given is not None and out is not None
@@ -96,7 +97,7 @@ class Maker:
             arguments.append(self._root)
         if self._op is not None:
             arguments.append(self._op)
-        return functools.partial(getattr(comm, self._kind), *arguments, out=out)
+        return bound(comm, self._kind, plan, *arguments, out=out)
 
     def _parts(self, out: np.ndarray) -> List[Part]:
         rank, size = self._comm.rank, self._comm.size
@@ -118,6 +119,13 @@ class Maker:
 
     def _moved(self, rank: int) -> Expected:
         return Expected(self._blocks.of(rank))
+
+
+def bound(comm: Communicator, kind: str, plan: bool, *arguments: Any, **options: Any) -> Callable[[], Any]:
+    """Return what makes one collective: the communicator's method, or a plan that holds nothing else."""
+    if plan:
+        return comm.plan([call(kind, *arguments, **options)]).run
+    return functools.partial(getattr(comm, kind), *arguments, **options)
 
 
 def _send_and_receive(comm: Communicator, given: np.ndarray, out: np.ndarray) -> None:

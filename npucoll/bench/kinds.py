@@ -43,6 +43,7 @@ class Kind(NamedTuple):
         reduces: whether it has an op.
         rooted: whether it has a root.
         in_place: whether the result may take the place of the input.
+        planned: whether a plan can hold it.
     """
 
     size: str
@@ -51,6 +52,7 @@ class Kind(NamedTuple):
     reduces: bool = False
     rooted: bool = False
     in_place: bool = False
+    planned: bool = True
 
     def fit(self, size: int, item_size: int, ranks: int) -> int:
         """Return the size that is measured for ``size``: the next lower that the elements and ranks share evenly."""
@@ -78,7 +80,7 @@ KINDS: Dict[str, Kind] = {
     "alltoall": Kind("the array of each rank; size / ranks go to each", _others, shared=True, in_place=True),
     "reduce": Kind("the array of each rank", _one, reduces=True, rooted=True, in_place=True),
     "gather": Kind("the root's result; each rank gives size / ranks", _others, shared=True, rooted=True),
-    "scatter": Kind("the root's array; each rank gets size / ranks", _others, shared=True, rooted=True),
-    "sendrecv": Kind("what each rank sends to the next, and receives from the one before", _one),
+    "scatter": Kind("the root's array; each rank gets size / ranks", _others, shared=True, rooted=True, planned=False),
+    "sendrecv": Kind("what each rank sends to the next, and receives from the one before", _one, planned=False),
     "barrier": Kind("nothing: it moves no data", lambda ranks: 0.0),
 }

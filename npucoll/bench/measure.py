@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from npucoll.bench.cases import Case, Maker
+from npucoll.bench.cases import Case, Maker, bound
 from npucoll.bench.data import numpy_dtype
 from npucoll.bench.kinds import ITEM_SIZES, KINDS
 from npucoll.bench.options import Options
@@ -103,9 +103,13 @@ def _rows(comm: Communicator, options: Options) -> Iterator[Row]:
             maker = Maker(comm, collective, numpy_dtype(dtype), op, options.root)
             for size in dict.fromkeys(kind.fit(size, item_size, comm.size) for size in options.sizes):
                 count, calls = size // item_size, calls_in_a_sample(size)
-                cases = [maker.make(count, options.in_place) for _ in range(calls)]
-                copies = [_Copy(size) for _ in range(calls)]
-                samples = _sample(comm, options, cases, copies)
+                # Not kept in a name, so that the next size has the memory.
+                samples = _sample(
+                    comm,
+                    options,
+                    [maker.make(count, options.in_place, options.plan) for _ in range(calls)],
+                    [_Copy(size) for _ in range(calls)],
+                )
                 yield _row(comm, collective, size, count, dtype, op, root, samples)
 
 
@@ -191,13 +195,14 @@ def _slowest(comm: Communicator, seconds: Sequence[float]) -> List[float]:
 
 
 def _barrier(comm: Communicator, options: Options) -> Row:
-    cases = [Case(comm.barrier) for _ in range(_MOST_CALLS)]
+    barrier = bound(comm, "barrier", options.plan)
+    cases = [Case(barrier) for _ in range(_MOST_CALLS)]
     samples = _sample(comm, options, cases, [])
-    samples = samples._replace(errors=_early(comm, options.iterations))
+    samples = samples._replace(errors=_early(comm, barrier, options.iterations))
     return _row(comm, "barrier", 0, 0, None, None, None, samples)
 
 
-def _early(comm: Communicator, iterations: int) -> int:
+def _early(comm: Communicator, barrier: Callable[[], Any], iterations: int) -> int:
     """Return how often this rank left a barrier before the last rank, made late on purpose, had come."""
     if comm.local_size != comm.size:
         return 0  # The clocks of several hosts tell nothing about each other.
@@ -207,7 +212,7 @@ def _early(comm: Communicator, iterations: int) -> int:
         if comm.rank == number % comm.size:
             time.sleep(_LATE_SECONDS)
         came.append(time.perf_counter())
-        comm.barrier()
+        barrier()
         left.append(time.perf_counter())
     last = comm.allgather(np.array([came])).max(axis=0)
     return int(np.count_nonzero(np.array(left) < last))

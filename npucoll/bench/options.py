@@ -41,6 +41,7 @@ class Options:
     iterations: int = 20
     warmup: int = 5
     in_place: bool = False
+    plan: bool = False
 
     def __post_init__(self) -> None:
         reducing = any(KINDS[name].reduces for name in self.collectives)
@@ -59,15 +60,22 @@ class Options:
             raise ConfigError(f"--root {self.root} is no rank; the ranks are 0 to {ranks - 1}")
 
 
-def collectives(text: str, in_place: bool) -> Tuple[str, ...]:
-    """Return the collectives of a comma list; "all": every one, of those with a form in place where that is asked."""
-    able = [name for name, kind in KINDS.items() if kind.in_place or not in_place]
-    if text == "all":
-        return tuple(able)
-    names = _choices("--collective", text, KINDS, "all")
-    for name in names:
-        if name not in able:
-            raise ConfigError(f"--in-place: {name} has no form in place; {', '.join(able)} have one")
+def collectives(text: str, in_place: bool, plan: bool) -> Tuple[str, ...]:
+    """Return the collectives of a comma list; "all": every one, of those that can do what else is asked."""
+    conditions = [
+        (in_place, "--in-place", "has no form in place", {name for name, kind in KINDS.items() if kind.in_place}),
+        (plan, "--plan", "cannot be planned", {name for name, kind in KINDS.items() if kind.planned}),
+    ]
+    names = tuple(KINDS) if text == "all" else _choices("--collective", text, KINDS, "all")
+    for asked, option, why, able in conditions:
+        if asked and text != "all":
+            for name in names:
+                if name not in able:
+                    raise ConfigError(
+                        f"{option}: {name} {why}; choose among {', '.join(k for k in KINDS if k in able)}"
+                    )
+        elif asked:
+            names = tuple(name for name in names if name in able)
     return names
 
 

@@ -112,7 +112,8 @@ def _page(report: Report, charts: Sequence[_Chart]) -> str:
     facts = [
         f"{report['processor']}, {report['system']}, Python {report['python']}, NumPy {report['numpy']}",
         f"{report['iterations']} iterations after {report['warmup']} to warm up"
-        + (", in place" if report["in_place"] else ""),
+        + (", in place" if report["in_place"] else "")
+        + (", by prepared plans" if report["plan"] else ""),
         f"{report['errors']} wrong elements" if report["errors"] else "every result was right",
     ]
     return _PAGE.format(

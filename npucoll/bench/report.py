@@ -47,6 +47,7 @@ def describe(options: Options, ranks: int, engine: str, launcher: str, machine: 
         "iterations": options.iterations,
         "warmup": options.warmup,
         "in_place": options.in_place,
+        "plan": options.plan,
     }
 
 
@@ -61,6 +62,7 @@ def heading(report: Report) -> List[str]:
         + f", engine {report['engine']}, started by {report['launcher']}",
         f"# {report['iterations']} iterations after {report['warmup']} to warm up, "
         + ("in place" if report["in_place"] else "results in given arrays (out=)")
+        + (", by prepared plans" if report["plan"] else "")
         + "; an iteration's time is that of its slowest rank",
     ]
     if ranks > usable:

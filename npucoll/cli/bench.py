@@ -65,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--iters", metavar="N", default="20", help="timed iterations (default 20)")
     add("--warmup", metavar="N", default="5", help="iterations before those (default 5)")
     add("--in-place", action="store_true", help="the result takes the place of the input, where that is possible")
+    add("--plan", action="store_true", help="run prepared plans (comm.plan) instead of single calls")
     add("--json", metavar="FILE", nargs="?", const="-", help="write the figures to FILE; without it print them only")
     add("--plot", metavar="FILE", help="draw time and bus bandwidth: FILE.html, or FILE.png (needs matplotlib)")
     add("--hand-over", default=None, help=argparse.SUPPRESS)
@@ -129,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> Options:
     return Options(
-        collectives=words.collectives(arguments.collective, arguments.in_place),
+        collectives=words.collectives(arguments.collective, arguments.in_place, arguments.plan),
         dtypes=words.dtypes(arguments.dtype),
         sizes=words.sizes(arguments.sizes, arguments.min, arguments.max, arguments.factor),
         op=words.op(arguments.op),
@@ -137,6 +138,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         iterations=words.whole("--iters", arguments.iters, 1),
         warmup=words.whole("--warmup", arguments.warmup, 0),
         in_place=arguments.in_place,
+        plan=arguments.plan,
     )
 
 

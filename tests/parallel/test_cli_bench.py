@@ -123,6 +123,17 @@ def test_every_dtype_in_place_and_not(op: str) -> None:
     assert (here["errors"], here["in_place"]) == (0, True)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_plans(in_place: bool) -> None:
+    words = ["-n", "3", "--collective", "all", "--plan", "--sizes", "4,1K,70000", *(["--in-place"] if in_place else [])]
+    report = figures(*words)
+    assert (report["plan"], report["in_place"], report["errors"]) == (True, in_place, 0)
+    everything = {"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "barrier"}
+    named = {row["collective"] for row in report["rows"]}
+    assert named == ({"allreduce", "broadcast", "alltoall", "reduce"} if in_place else everything)
+    assert figures("--sizes", "4")["plan"] is False
+
+
 def test_the_table_and_a_file_of_figures(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     outcome = bench("-n", "3", "--collective", "allgather,barrier", "--max", "64", *QUICK, "--json", str(path))
@@ -385,7 +396,8 @@ BAD = [
     (["--warmup", "some"], "--warmup some: it is a whole number, 0 or more"),
     (["-n", "0"], "-n 0: it is a whole number, 1 or more"),
     (["--root", "2"], "--root 2 is no rank; the ranks are 0 to 1"),
-    (["--in-place", "--collective", "gather"], "gather has no form in place; allreduce, broadcast"),
+    (["--in-place", "--collective", "gather"], "gather has no form in place; choose among allreduce, broadcast"),
+    (["--plan", "--collective", "barrier,scatter"], "scatter cannot be planned; choose among allreduce, "),
     (["--max", "1000000G"], "MiB are available; choose a smaller --max"),
     (["--plot", "figure.gif"], "--plot figure.gif: the name ends in .png or .html"),
     (["--plot", "/no/such/figure.html"], "there is no directory /no/such"),
