@@ -8,7 +8,7 @@ from npucoll import errors
 from npucoll._engine import ffi, lib
 from npucoll.bootstrap import status as process_status
 
-__all__ = ["check", "create_area", "ffi", "lib", "native_api", "new_error", "open_comm"]
+__all__ = ["check", "create_area", "ffi", "instructions", "lib", "native_api", "new_error", "open_comm"]
 
 _EXCEPTIONS: Dict[int, Type[errors.NpucollError]] = {
     lib.NPC_ERR_ARGUMENT: errors.ConfigError,
@@ -42,6 +42,11 @@ def npucoll_poll() -> int:
 @ffi.def_extern(onerror=lambda *_: ffi.NULL)
 def npucoll_alloc(user: Any, dtype: int, ndim: int, shape: Any, counts: Any) -> Any:
     return ffi.from_handle(user).allocate(dtype, [shape[i] for i in range(ndim)])
+
+
+def instructions() -> str:
+    """Return the instruction set that reductions use on this processor, such as ``AVX2``."""
+    return str(ffi.string(lib.npc_instructions()).decode())
 
 
 def new_error() -> Any:

@@ -216,6 +216,8 @@ const char *npc_status_text(int status);
 const char *npc_kind_name(int kind);
 const char *npc_op_name(int op);
 const char *npc_dtype_name(int dtype);
+/* npc_instructions names the instruction set that reductions use on this processor, such as "AVX2". */
+const char *npc_instructions(void);
 
 /* npc_api is what core hands to the native code of plugins, which links nothing of ours. Tables only grow at the end;
  * a caller checks `version` and that `size` covers what it uses. */

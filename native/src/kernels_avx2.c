@@ -14,7 +14,8 @@
 #endif
 
 #define NPCI_TABLE npci_kernels_avx2
-#define NPCI_HALF_HARDWARE 1
+#define NPCI_VECTOR 32
+#define NPCI_HALF_HARDWARE 256
 #include "npci_kernels.h"
 
 #if defined(__clang__)

@@ -1,7 +1,7 @@
 /* npci_kernels.h: the arithmetic of reductions, written once and compiled for several instruction sets.
  *
- * A file that includes it defines NPCI_TABLE, the name of the table it makes, and NPCI_HALF_HARDWARE: 1 where the F16C
- * instructions may be used.
+ * A file that includes it defines NPCI_TABLE, the name of the table it makes; NPCI_VECTOR, the bytes of a vector; and
+ * NPCI_HALF_HARDWARE: the bits of a vector that the processor can convert from and to float16, or 0.
  *
  * A kernel computes to[i] = finish(load(from[0][i]) op load(from[1][i]) op ...), always in rank order, so every rank
  * and every path gives the same bits. It works in blocks whose accumulators stay in the first-level cache: the first
@@ -18,56 +18,6 @@
 #endif
 
 #define NPCI_BLOCK 512
-
-/* ---- float16 and bfloat16 */
-static inline float npci_from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t npci_to_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* npci_choose takes `yes` where the condition holds, without a branch, so that loops over it vectorize. */
-static inline uint32_t npci_choose(bool condition, uint32_t yes, uint32_t no) {
-    uint32_t mask = 0u - (uint32_t)condition;
-    return (yes & mask) | (no & ~mask);
-}
-
-static inline float npci_from_bfloat(uint16_t half) {
-    return npci_from_bits((uint32_t)half << 16);
-}
-
-/* Round to nearest, ties to even; a NaN stays one (and becomes quiet). */
-static inline uint16_t npci_to_bfloat(float value) {
-    uint32_t bits = npci_to_bits(value);
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    uint32_t nan = bits >> 16 | 0x40u;
-    return (uint16_t)npci_choose((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded);
-}
-
-/* A subnormal m * 2^-24 is (1 + m * 2^-10) * 2^-14 - 2^-14. Infinities and NaNs get the largest exponent. */
-static inline float npci_from_half(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
-    uint32_t small = npci_to_bits(npci_from_bits(rest + 0x38800000u) - 0x1p-14f);
-    uint32_t number = npci_choose(rest < 0x00800000u, small, rest + 0x38000000u);
-    return npci_from_bits(sign | npci_choose(rest >= 0x0f800000u, rest | 0x7f800000u, number));
-}
-
-/* Round to nearest, ties to even. Adding 1/2 rounds a number that becomes subnormal at the right place. */
-static inline uint16_t npci_to_half(float value) {
-    uint32_t bits = npci_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-    uint32_t normal = (rest - 0x38000000u + 0x0fffu + (rest >> 13 & 1u)) >> 13;
-    uint32_t small = npci_to_bits(npci_from_bits(rest) + 0.5f) - 0x3f000000u;
-    uint32_t half = npci_choose(rest < 0x38800000u, small, normal);
-    half = npci_choose(rest >= 0x477ff000u, 0x7c00u, half);
-    half = npci_choose(rest > 0x7f800000u, 0x7e00u | (rest >> 13 & 0x3ffu), half);
-    return (uint16_t)(sign | half);
-}
 
 /* ---- loading, combining, finishing */
 #define NPCI_SAME(x) (x)
@@ -132,7 +82,9 @@ static inline uint16_t npci_to_half(float value) {
     }
 
 /* Integers: sums and products wrap, so they are computed unsigned (N, and for products U, which C does not promote to
- * a signed type); a mean is accumulated wide (W) and truncates. */
+ * a signed type); a mean is accumulated wide (W) and truncates. A sum of 1024 numbers of 8 bits is exact in a float, of
+ * up to 32 bits in a double; there the quotient is never rounded across a whole number, as the next one is farther away
+ * than that; and processors divide vectors of them. */
 #define NPCI_WHOLE_MEAN(x) ((x) / ranks)
 #define NPCI_INTEGER(NAME, T, N, U, W)                                                                                \
     NPCI_KERNEL(npci_sum_##NAME, T, N, int, (N)NPCI_SAME, NPCI_ADD, NPCI_SAME)                                        \
@@ -141,12 +93,12 @@ static inline uint16_t npci_to_half(float value) {
     NPCI_KERNEL(npci_max_##NAME, T, T, int, NPCI_SAME, NPCI_MOST, NPCI_SAME)                                          \
     NPCI_KERNEL(npci_prod_##NAME, T, U, int, (U)NPCI_SAME, NPCI_MUL, NPCI_SAME)
 
-NPCI_INTEGER(int8, int8_t, uint8_t, uint32_t, int32_t)
-NPCI_INTEGER(uint8, uint8_t, uint8_t, uint32_t, int32_t)
-NPCI_INTEGER(int16, int16_t, uint16_t, uint32_t, int32_t)
-NPCI_INTEGER(uint16, uint16_t, uint16_t, uint32_t, int32_t)
-NPCI_INTEGER(int32, int32_t, uint32_t, uint32_t, int64_t)
-NPCI_INTEGER(uint32, uint32_t, uint32_t, uint32_t, int64_t)
+NPCI_INTEGER(int8, int8_t, uint8_t, uint32_t, float)
+NPCI_INTEGER(uint8, uint8_t, uint8_t, uint32_t, float)
+NPCI_INTEGER(int16, int16_t, uint16_t, uint32_t, double)
+NPCI_INTEGER(uint16, uint16_t, uint16_t, uint32_t, double)
+NPCI_INTEGER(int32, int32_t, uint32_t, uint32_t, double)
+NPCI_INTEGER(uint32, uint32_t, uint32_t, uint32_t, double)
 NPCI_INTEGER(int64, int64_t, uint64_t, uint64_t, __int128)
 NPCI_INTEGER(uint64, uint64_t, uint64_t, uint64_t, __int128)
 
@@ -169,7 +121,6 @@ NPCI_KERNEL(npci_max_bool, uint8_t, uint8_t, int, NPCI_TRUTH, NPCI_OR, NPCI_SAME
 
 #define NPCI_WIDE_float32 float
 #define NPCI_WIDE_float64 double
-#define NPCI_WIDE_bfloat16 float
 
 #define NPCI_LOAD_PRE(x) ((x) * pre)
 #define NPCI_STORE(x) (x)
@@ -179,63 +130,7 @@ NPCI_KERNEL(npci_max_bool, uint8_t, uint8_t, int, NPCI_TRUTH, NPCI_OR, NPCI_SAME
 NPCI_FLOATING(float32, float, NPCI_SAME, NPCI_LOAD_PRE, NPCI_STORE)
 NPCI_FLOATING(float64, double, NPCI_SAME, NPCI_LOAD_PRE, NPCI_STORE)
 
-#define NPCI_BFLOAT_PRE(x) (npci_from_bfloat(x) * pre)
-#define NPCI_BFLOAT_STORE(x) npci_to_bfloat(x)
-#define NPCI_BFLOAT_STORE_MEAN(x) npci_to_bfloat(NPCI_MEAN(x))
-#define NPCI_BFLOAT_STORE_POST(x) npci_to_bfloat(NPCI_POST(x))
-#define NPCI_BFLOAT_STORE_MEAN_POST(x) npci_to_bfloat(NPCI_MEAN_POST(x))
-NPCI_FLOATING(bfloat16, uint16_t, npci_from_bfloat, NPCI_BFLOAT_PRE, NPCI_BFLOAT_STORE)
-
-/* float16 is converted block by block: processors that convert do it for eight numbers at once. */
-static inline void npci_widen(float *to, const uint16_t *from, size_t count) {
-    size_t i = 0;
-#if NPCI_HALF_HARDWARE
-    for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from + i))));
-#endif
-    for (; i < count; i++)
-        to[i] = npci_from_half(from[i]);
-}
-
-static inline void npci_narrow(uint16_t *to, const float *from, size_t count) {
-    size_t i = 0;
-#if NPCI_HALF_HARDWARE
-    for (; i + 8 <= count; i += 8)
-        _mm_storeu_si128((__m128i *)(void *)(to + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-    for (; i < count; i++)
-        to[i] = npci_to_half(from[i]);
-}
-
-#define NPCI_HALF_KERNEL(NAME, LOAD, COMBINE, FINISH)                                                                 \
-    static void NAME(void *to, const void *const *from, int size, size_t count, double prescale, double postscale) {  \
-        const float pre = (float)prescale, post = (float)postscale, ranks = (float)size;                              \
-        float sums[NPCI_BLOCK], values[NPCI_BLOCK];                                                                   \
-        (void)pre, (void)post, (void)ranks;                                                                           \
-        for (size_t base = 0; base < count; base += NPCI_BLOCK) {                                                     \
-            size_t n = count - base < NPCI_BLOCK ? count - base : NPCI_BLOCK;                                         \
-            npci_widen(sums, (const uint16_t *)from[0] + base, n);                                                    \
-            NPCI_LOOP for (size_t i = 0; i < n; i++) sums[i] = LOAD(sums[i]);                                         \
-            for (int r = 1; r < size; r++) {                                                                          \
-                npci_widen(values, (const uint16_t *)from[r] + base, n);                                              \
-                NPCI_LOOP for (size_t i = 0; i < n; i++) {                                                            \
-                    float sum = sums[i], value = LOAD(values[i]);                                                     \
-                    sums[i] = COMBINE(sum, value);                                                                    \
-                }                                                                                                     \
-            }                                                                                                         \
-            NPCI_LOOP for (size_t i = 0; i < n; i++) sums[i] = FINISH(sums[i]);                                       \
-            npci_narrow((uint16_t *)to + base, sums, n);                                                              \
-        }                                                                                                             \
-    }
-#define NPCI_HALF_OPS(LOAD, FINISH, FINISH_MEAN, SCALED)                                                              \
-    NPCI_HALF_KERNEL(npci_##SCALED##sum_float16, LOAD, NPCI_ADD, FINISH)                                              \
-    NPCI_HALF_KERNEL(npci_##SCALED##mean_float16, LOAD, NPCI_ADD, FINISH_MEAN)                                        \
-    NPCI_HALF_KERNEL(npci_##SCALED##min_float16, LOAD, NPCI_FLOAT_LEAST, FINISH)                                      \
-    NPCI_HALF_KERNEL(npci_##SCALED##max_float16, LOAD, NPCI_FLOAT_MOST, FINISH)                                       \
-    NPCI_HALF_KERNEL(npci_##SCALED##prod_float16, LOAD, NPCI_MUL, FINISH)
-NPCI_HALF_OPS(NPCI_SAME, NPCI_SAME, NPCI_MEAN, )
-NPCI_HALF_OPS(NPCI_LOAD_PRE, NPCI_POST, NPCI_MEAN_POST, scaled_)
+#include "npci_halves.h"
 
 /* Complex sums are sums of their parts. Products take the textbook formula. */
 #define NPCI_COMPLEX_PROD(NAME, T)                                                                                    \

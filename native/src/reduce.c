@@ -2,10 +2,6 @@
 #include "npci_comm.h"
 #include "npci_kernel_table.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 /* A thread of a framework may have told its processor to flush subnormal numbers to zero. Ranks must agree to the bit,
  * so kernels run with the standard's arithmetic, and the thread gets its own back. */
 #if defined(__x86_64__)
@@ -25,7 +21,8 @@ static void npci_arithmetic_restore(npci_arithmetic before) {
 }
 #elif defined(__aarch64__)
 typedef uint64_t npci_arithmetic;
-#define NPCI_ARITHMETIC_MASK UINT64_C(0x1c80000) /* flush to zero for float32/64 and float16, rounding */
+/* The other float16, default NaNs, flush to zero for float32/64 and float16, rounding. */
+#define NPCI_ARITHMETIC_MASK UINT64_C(0x7c80000)
 
 static npci_arithmetic npci_arithmetic_standard(void) {
     npci_arithmetic before;
@@ -51,18 +48,14 @@ static void npci_arithmetic_restore(npci_arithmetic before) {
 }
 #endif
 
-#if defined(__x86_64__)
-/* F16C, which every processor with AVX2 has: bit 29 of ecx of leaf 1. Not every compiler's __builtin_cpu_supports knows
- * its name. */
-static bool npci_converts_halves(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
-}
-#endif
-
 const npci_kernel_table *npci_kernels_choose(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && npci_converts_halves())
+    npci_instructions instructions = npci_processor();
+#if defined(NPCI_AVX512)
+    if (instructions >= NPCI_AVX512_VBMI)
+        return &npci_kernels_avx512;
+#endif
+    if (instructions >= NPCI_AVX2_F16C)
         return &npci_kernels_avx2;
 #endif
     return &npci_kernels_base;

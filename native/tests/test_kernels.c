@@ -63,11 +63,37 @@ static void flushing(rank_context *c) {
 }
 #endif
 
+#if defined(__linux__) && defined(__x86_64__)
+/* What the kernel lists is used. */
+static void check_processor(void) {
+    static char text[1 << 16];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (file == NULL)
+        return;
+    size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    bool avx2 = strstr(text, " avx2 ") != NULL && strstr(text, " f16c ") != NULL;
+    CHECK((npci_processor() >= NPCI_AVX2_F16C) == avx2, "AVX2 is listed: %d, found: %s", avx2, npc_instructions());
+#if defined(NPCI_AVX512)
+    bool avx512 = avx2 && strstr(text, "avx512dq") != NULL && strstr(text, "avx512vbmi ") != NULL;
+    CHECK((npci_processor() == NPCI_AVX512_VBMI) == avx512, "AVX-512: %d, found: %s", avx512, npc_instructions());
+#endif
+}
+#endif
+
 int main(void) {
+#if defined(__linux__) && defined(__x86_64__)
+    check_processor();
+#endif
     check_table(&npci_kernels_base);
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+    if (npci_processor() >= NPCI_AVX2_F16C)
         check_table(&npci_kernels_avx2);
+#if defined(NPCI_AVX512)
+    if (npci_processor() >= NPCI_AVX512_VBMI)
+        check_table(&npci_kernels_avx512);
+#endif
     run_threads(2, 5000, flushing, NULL);
 #endif
     return 0;

@@ -117,12 +117,13 @@ def _launchers() -> List[Tuple[str, Callable[[Any], Any]]]:
 def _engine(report: Report) -> None:
     from npucoll.cli.machine import meeting_seconds
 
-    report["meeting_milliseconds"] = None
+    report["meeting_milliseconds"] = report["instructions"] = None
     try:
-        import npucoll._ffi  # noqa: F401 - only whether it loads
+        from npucoll import _ffi
     except ImportError as error:
         report["problems"].append(f"the compiled engine cannot be loaded ({error}): only one rank can run")
         return
+    report["instructions"] = _ffi.instructions()
     try:
         report["meeting_milliseconds"] = round(meeting_seconds() * 1000, 2)
     except Exception as error:
@@ -190,6 +191,8 @@ def _render_offers(report: Report) -> List[str]:
         lines.append(f"  {'plugin ' + plugin['name']:<18} {plugin['state']}{detail}")
     if report.get("meeting_milliseconds") is not None:
         lines.append(f"  two ranks met in {report['meeting_milliseconds']} ms")
+    if report.get("instructions") is not None:
+        lines.append(f"  reductions use {report['instructions']}")
     return lines
 
 

@@ -47,6 +47,8 @@ def test_alone(capsys: pytest.CaptureFixture) -> None:
     assert {launcher["outcome"] for launcher in report["launchers"]} == {"not there"}
     assert report["software"]["executable"] == sys.executable
     assert report["machine"]["usable_cores"] >= 1
+    assert report["instructions"] in ("SSE2", "NEON", "AVX2", "AVX-512")
+    assert f"reductions use {report['instructions']}" in doctor.render(report)
     assert [setting["key"] for setting in report["settings"]] == list(config.KEYS)
 
 
