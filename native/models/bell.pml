@@ -1,7 +1,7 @@
 /* bell.pml: npci_bell_ring, npci_bell_read and npci_bell_sleep, as keyed.c and mail.c use them.
  *
- * RINGERS threads each do WORKS pieces of work and ring. The sleeper reads the bell's event, looks for work, and sleeps
- * only while the event has not changed.
+ * RINGERS threads each do WORKS pieces of work and ring. The sleeper reads the bell's event, looks for work, and
+ * sleeps only while the event has not changed.
  *
  * Safety: the sleeper takes all work; it never sleeps while there is some and nobody will ring.
  *

@@ -1,6 +1,6 @@
-/* futex.h: the kernel's part. A sleep compares and falls asleep in one step and, unlike the engine's slices of 50 ms, ends
- * only by a wake: so a lost wake-up leaves a process stuck, which the verifier reports. Wake-ups without a reason are left
- * out, as they could hide that. A model sets THREADS, and `me` is the number of the thread. */
+/* futex.h: the kernel's part. A sleep compares and falls asleep in one step and, unlike the engine's slices of 50
+ * ms, ends only by a wake: so a lost wake-up leaves a process stuck, which the verifier reports. Wake-ups without a
+ * reason are left out, as they could hide that. A model sets THREADS, and `me` is the number of the thread. */
 bool asleep[THREADS];
 
 #ifdef BUG_NO_COMPARE

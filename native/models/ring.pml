@@ -1,15 +1,16 @@
-/* ring.pml: the staging ring of one lane. It is used by allreduce.c (and reduce to a root), by broadcast.c and scatter.c,
- * and by the exchanges of reduce_scatter.c, allgather.c and alltoall.c; npci_run evens the counters out.
+/* ring.pml: the staging ring of one lane. It is used by allreduce.c (and reduce to a root), by broadcast.c and
+ * scatter.c, and by the exchanges of reduce_scatter.c, allgather.c and alltoall.c; npci_run evens the counters out.
  *
- * All ranks make the same CALLS calls. Their kinds, roots and numbers of rounds are chosen freely beforehand. Each call
- * begins with a meeting (a barrier in one step here; see meet.pml). Beside each ring slot a ghost says which round, plus
- * one, it was written for: `input_of` are a rank's inputs for the others, `result_of` is the slice that it has reduced.
- * Staging may overwrite any part of the slot's earlier result, as the slices of a call's last chunk lie elsewhere.
- * Reading and writing are one step each; as others can take steps before and after, every overlap is among the runs.
+ * All ranks make the same CALLS calls. Their kinds, roots and numbers of rounds are chosen freely beforehand. Each
+ * call begins with a meeting (a barrier in one step here; see meet.pml). Beside each ring slot a ghost says which
+ * round, plus one, it was written for: `input_of` are a rank's inputs for the others, `result_of` is the slice that
+ * it has reduced. Staging may overwrite any part of the slot's earlier result, as the slices of a call's last chunk
+ * lie elsewhere. Reading and writing are one step each; as others can take steps before and after, every overlap is
+ * among the runs.
  *
  * With FAILURES a rank that waits may give up at any time (deadline, interrupt, close, a dead peer), which ends the
- * communicator: it makes no more calls, and the others go on until they wait in vain and give up too. A rank that dies
- * is one that takes no more steps, which every prefix of a run covers.
+ * communicator: it makes no more calls, and the others go on until they wait in vain and give up too. A rank that
+ * dies is one that takes no more steps, which every prefix of a run covers.
  *
  * Safety: a slot is read only with the contents of the reader's own round. Without failures no rank is stuck.
  *

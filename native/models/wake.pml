@@ -1,8 +1,8 @@
 /* wake.pml: npci_advance_word and the sleep of npci_wait_slow. The same words guard npci_request_complete and
  * npci_request_await, with a value that grows once.
  *
- * One rank advances its counter from 0 to ADVANCES; WAITERS ranks wait for each value in turn. All steps are in one order,
- * as the sequentially consistent accesses of the code are; orders.py looks at what the weaker ones may do.
+ * One rank advances its counter from 0 to ADVANCES; WAITERS ranks wait for each value in turn. All steps are in one
+ * order, as the sequentially consistent accesses of the code are; orders.py looks at what the weaker ones may do.
  *
  * Safety: nobody sleeps for ever.
  *
