@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional
 
+import engine
 import interpreters
 import running
 import wheels
@@ -93,9 +94,9 @@ def test(arguments: argparse.Namespace) -> int:
     outcomes: List[str] = []
     total = Count()
     if not wanted:
-        lint_count, native_count = _lint(), _native()
-        outcomes += [f"lint: {_word(lint_count)}", f"C tests with sanitizers: {_word(native_count)}"]
-        total = lint_count.plus(native_count)
+        for check in [engine.Check("lint", _lint()), *engine.checks()]:
+            outcomes.append(check.text())
+            total = total.plus(check.found)
     built = wheels.build()
     for row in rows:
         if row not in venvs:
@@ -153,10 +154,6 @@ class _Preparing:
             self._done[venv.name].set()
 
 
-def _word(count: Count) -> str:
-    return "failed" if count.failed else "passed"
-
-
 # -- the other commands
 
 
@@ -177,17 +174,6 @@ def _lint() -> Count:
     total = total.plus(running.checked("ruff format", [str(venv.bin / "ruff"), "format", "--check", "--quiet"], 120))
     total = total.plus(running.checked("mypy", [str(venv.bin / "mypy"), "npucoll", *map(str, sources)], 600))
     return total.plus(running.checked("import-linter", [str(venv.bin / "lint-imports")], 300, PYTHONPATH=path))
-
-
-def _native() -> Count:
-    total = Count()
-    for target in ("test", "test-asan", "test-tsan"):
-        total = total.plus(
-            running.checked(
-                f"C tests: make {target}", ["make", "--silent", "--no-print-directory", "-C", "native", target], 900
-            )
-        )
-    return total
 
 
 def build_wheels(arguments: argparse.Namespace) -> int:

@@ -11,12 +11,12 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from interpreters import with_headers
 from venvs import REQUIREMENTS, ROOT, VENVS, CommandFailed, Venv, clean_environment, run, tree_hash
 
-__all__ = ["DIST", "build"]
+__all__ = ["DIST", "build", "zig"]
 
 DIST = ROOT / "dist"
 SOURCES = VENVS / "wheel-sources"
@@ -33,8 +33,8 @@ def build(machine: str = "") -> List[Path]:
     cross = machine not in ("", platform.machine())
     machine = machine or platform.machine()
     folder = DIST / machine if cross else DIST
-    zig = subprocess.run([venv.python, "-c", "import ziglang"], stderr=subprocess.DEVNULL).returncode == 0
-    if not zig:
+    with_zig = _has_zig(venv)
+    if not with_zig:
         print(
             "wheels: ziglang cannot be installed here, so the wheels fit this machine's C library and newer ones only"
         )
@@ -46,7 +46,7 @@ def build(machine: str = "") -> List[Path]:
     copied = False
     for directory in [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]:
         name = "npucoll" if directory == ROOT else f"npucoll-{directory.name.replace('_', '-')}"
-        wanted = _inputs(directory) + str(zig)
+        wanted = _inputs(directory) + str(with_zig)
         known = stamps.get(name, {})
         if known.get("inputs") == wanted and (folder / known["wheel"]).exists():
             continue
@@ -54,13 +54,23 @@ def build(machine: str = "") -> List[Path]:
             _copy_sources()
             copied = True
         print(f"wheels: building {name}", flush=True)
-        wheel = _build_one(venv, SOURCES / directory.relative_to(ROOT), machine if zig else "")
+        wheel = _build_one(venv, SOURCES / directory.relative_to(ROOT), machine if with_zig else "")
         for old in folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl"):
             old.unlink()
         kept = Path(shutil.move(str(wheel), str(folder)))
         stamps[name] = {"inputs": wanted, "wheel": kept.name}
         stamps_file.write_text(json.dumps(stamps, indent=1))
     return [folder / entry["wheel"] for entry in stamps.values()]
+
+
+def zig() -> Optional[str]:
+    """Return the command that zig is, or None where it cannot be installed."""
+    venv = _venv()
+    return f"{venv.python} -m ziglang" if _has_zig(venv) else None
+
+
+def _has_zig(venv: Venv) -> bool:
+    return subprocess.run([venv.python, "-c", "import ziglang"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _venv() -> Venv:
