@@ -151,7 +151,7 @@ static int npci_parts_exchange(npci_call *call, int root) {
 int npci_gather_all(npci_call *call, int root) {
     npci_aside *aside = npci_meet_aside(call);
     npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
-    unsigned char *space = npci_meet_space(call, call->bytes);
+    unsigned char *space = npci_meet_space(call, call->bytes, false);
     npci_lend(call, aside);
     aside->shape[0] = call->shape[0];
     if (space != NULL)

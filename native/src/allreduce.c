@@ -227,7 +227,7 @@ static void npci_reduce_met(npci_call *call, const npc_buf *bufs, int count) {
 int npci_reduce_all(npci_call *call, int root) {
     bool wants = root < 0 || root == call->comm->rank;
     npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
-    unsigned char *space = npci_meet_space(call, call->bytes);
+    unsigned char *space = npci_meet_space(call, call->bytes, true);
     uint64_t place = 0;
     if (space != NULL) {
         npci_meet_stage(call, &in, space);

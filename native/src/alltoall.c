@@ -189,7 +189,7 @@ int npci_alltoall(npci_call *call) {
     for (int r = 0; r < comm->size; r++)
         aside->splits[r] = call->d.splits != NULL ? call->d.splits[r] : call->shape[0] / comm->size;
     npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
-    unsigned char *space = npci_meet_space(call, call->bytes);
+    unsigned char *space = npci_meet_space(call, call->bytes, false);
     npci_lend(call, aside);
     if (space != NULL)
         npci_meet_stage(call, &in, space);

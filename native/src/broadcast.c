@@ -72,7 +72,7 @@ int npci_broadcast(npci_call *call) {
     bool is_root = d->root == call->comm->rank;
     npci_cursor in = npci_cursor_of(d->in, d->n_in, call->item);
     npci_cursor out = npci_cursor_of(d->out, d->n_out, call->item);
-    unsigned char *space = npci_meet_space(call, call->bytes);
+    unsigned char *space = npci_meet_space(call, call->bytes, false);
     if (space != NULL && is_root)
         npci_meet_stage(call, &in, space);
     else if (space == NULL)

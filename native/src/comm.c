@@ -49,7 +49,8 @@ static int npci_comm_map(npc_comm *comm, int fd, npc_error *error) {
     comm->chunk = header.chunk;
     comm->middle = header.middle;
     comm->stream = (int64_t)header.stream;
-    comm->layout = npci_layout_of(comm->size, comm->chunk, comm->middle);
+    comm->group = (int)header.group;
+    comm->layout = npci_layout_of(comm->size, comm->chunk, comm->middle, header.group);
     if (header.bytes != comm->layout.bytes || (uint64_t)info.st_size < header.bytes)
         return npci_fail(error, NPC_ERR_ARGUMENT, "the shared memory has an unexpected size");
     comm->area_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -66,6 +67,7 @@ static int npci_comm_map(npc_comm *comm, int fd, npc_error *error) {
         const npci_lane_layout *layout = &comm->layout.lane[i];
         lane->progress = (npci_progress *)(void *)(base + layout->progress);
         lane->cells = (npci_cell *)(void *)(base + layout->cells);
+        lane->groups = (unsigned char *)base + layout->groups;
         lane->asides = (unsigned char *)base + layout->asides;
         lane->notes = (npci_note *)(void *)(base + layout->notes);
         lane->middle = (unsigned char *)base + layout->middle;

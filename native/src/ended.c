@@ -15,6 +15,11 @@ void npci_wake_everybody(npc_comm *comm) {
                 npci_futex_wake(npci_low_half(&comm->lanes[lane].cells[r].sequence));
                 npci_futex_wake(npci_low_half(&comm->lanes[lane].cells[comm->size + r].sequence));
             }
+            if (comm->group > 0 && r % comm->group == 0 &&
+                atomic_load_explicit(&progress->groups.waiters, memory_order_seq_cst) != 0) {
+                npci_futex_wake(npci_low_half(&npci_group_of(comm, &comm->lanes[lane], 0, r / comm->group)->sequence));
+                npci_futex_wake(npci_low_half(&npci_group_of(comm, &comm->lanes[lane], 1, r / comm->group)->sequence));
+            }
         }
     }
     for (int r = 0; r < comm->size; r++) {

@@ -44,13 +44,22 @@ typedef struct npci_cell {
     unsigned char payload[NPCI_PAYLOAD];
 } npci_cell;
 
+/* npci_group is where the first rank of a group says that all of its group have arrived: see meet.c. */
+typedef struct npci_group {
+    _Alignas(NPCI_LINE) _Atomic uint64_t sequence;
+    uint64_t fingerprint;
+    uint64_t mixed; /* the group's ranks have different fingerprints */
+    unsigned char data[];
+} npci_group;
+
 /* npci_stage numbers the things that a rank can wait for at another. */
 typedef enum npci_stage { NPCI_STAGED = 0, NPCI_REDUCED = 1, NPCI_DRAINED = 2, NPCI_STAGES = 3 } npci_stage;
 
 /* npci_progress says how far one rank is in one lane. */
 typedef struct npci_progress {
     npci_counter stage[NPCI_STAGES];
-    npci_counter arrivals; /* only its `waiters` is used: those that sleep on one of the rank's two cells */
+    /* Of these only `waiters` is used: those that sleep on one of the rank's two cells, or its group's two places. */
+    npci_counter arrivals, groups;
 } npci_progress;
 
 /* npci_note describes a call well enough for a message on another rank. */
@@ -111,13 +120,13 @@ typedef struct npci_ring {
 } npci_ring;
 
 #define NPCI_MAGIC UINT64_C(0x6c6c6f637570306e)
-#define NPCI_LAYOUT 2u
+#define NPCI_LAYOUT 3u
 
 typedef struct npci_header {
     uint64_t magic;
     uint32_t layout, size;
     uint64_t bytes;
-    uint64_t chunk, middle, stream; /* tuning is decided once, so that all ranks cut messages alike */
+    uint64_t chunk, middle, stream, group; /* tuning is decided once, so that all ranks cut messages alike */
     uint64_t heap;                  /* bytes of communication memory for each rank, behind `bytes`; untouched pages
                                      * cost nothing */
     _Alignas(NPCI_LINE) _Atomic uint32_t ended; /* 0, NPCI_ENDING, or the npc_status */
@@ -128,17 +137,18 @@ typedef struct npci_header {
 
 /* npci_lane_layout gives the offsets of one lane's parts. */
 typedef struct npci_lane_layout {
-    size_t progress, cells, asides, notes, middle, staging;
+    size_t progress, cells, groups, asides, notes, middle, staging;
 } npci_lane_layout;
 
 /* npci_layout gives the offsets and sizes of an area for `size` ranks. It depends on nothing but its arguments. */
 typedef struct npci_layout {
-    size_t members, log_bells, mail_bells, table, entries, entry_bytes, rings, ring_data, ring_bytes, aside_bytes;
+    size_t members, log_bells, mail_bells, table, entries, entry_bytes, rings, ring_data, ring_bytes, aside_bytes, group_bytes;
     npci_lane_layout lane[NPCI_LANES];
     size_t bytes;
 } npci_layout;
 
-/* npci_layout_of computes the layout; `chunk` and `middle` are multiples of a page. */
-npci_layout npci_layout_of(int size, size_t chunk, size_t middle);
+/* npci_layout_of computes the layout; `chunk` and `middle` are multiples of a page; `group` is the ranks of a group, 0:
+ * there are none. */
+npci_layout npci_layout_of(int size, size_t chunk, size_t middle, size_t group);
 
 #endif

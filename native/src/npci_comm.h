@@ -37,6 +37,7 @@ typedef struct npci_lane {
     uint64_t rounds;   /* staging rounds so far; equal on all ranks between calls */
     npci_progress *progress;
     npci_cell *cells; /* two sets of p */
+    unsigned char *groups; /* two sets of one for each group */
     unsigned char *asides;
     npci_note *notes;
     unsigned char *middle;
@@ -60,6 +61,7 @@ struct npc_comm {
     npci_header *area;
     npci_layout layout;
     size_t chunk, middle;
+    int group;      /* ranks that meet before their first one meets the others; 0: all meet at once */
     int64_t stream; /* results of so many bytes are written past the caches */
     const struct npci_kernel_table *kernels;
     npci_member *members;
@@ -84,6 +86,7 @@ struct npci_call {
     int64_t count;       /* elements the shape holds */
     int64_t bytes;       /* count * item */
     uint64_t fingerprint;
+    int64_t packed;      /* bytes that every rank brings to the meeting in its cell, or 0 */
     uint64_t number;
     bool planned;        /* it is run again and again: a shared result is made once */
     uint64_t place;      /* of the shared result of a planned call, when it has been made */
@@ -307,13 +310,15 @@ int npci_lend_end(npci_call *call, bool lent);
 
 /* ---- meet.c: one synchronisation of all ranks in a lane. */
 /* npci_meet_space is where this rank's data for the coming meeting goes (a cell or the middle buffer), or NULL where
- * `bytes` are too many. */
-unsigned char *npci_meet_space(npci_call *call, int64_t bytes);
+ * `bytes` are too many. `alike`: every rank brings as many, and all read all. */
+unsigned char *npci_meet_space(npci_call *call, int64_t bytes, bool alike);
 npci_aside *npci_meet_aside(npci_call *call);
 /* npci_meet_stage copies this rank's data, call->bytes of it, to that space. */
 void npci_meet_stage(npci_call *call, npci_cursor *in, unsigned char *space);
 /* npci_meet arrives, waits for all and compares fingerprints. */
 int npci_meet(npci_call *call);
+/* npci_group_of is a group's place for meeting `sequence`. */
+npci_group *npci_group_of(const npc_comm *comm, const npci_lane *lane, uint64_t sequence, int group);
 /* npci_met_data is where rank's data of the meeting that has just been lies. */
 const unsigned char *npci_met_data(const npci_call *call, int rank, int64_t bytes);
 const npci_aside *npci_met_aside(const npci_call *call, int rank);

@@ -95,7 +95,7 @@ static void npci_blocks_met(const npci_blocks *blocks) {
 int npci_reduce_scatter(npci_call *call) {
     npc_comm *comm = call->comm;
     const unsigned char *in = call->d.n_in > 0 ? call->d.in[0].data : NULL;
-    unsigned char *space = npci_meet_space(call, call->bytes);
+    unsigned char *space = npci_meet_space(call, call->bytes, true);
     int failure;
     npci_cursor cursor = npci_cursor_of(call->d.in, call->d.n_in, call->item);
     if (space != NULL)

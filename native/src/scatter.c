@@ -90,7 +90,7 @@ int npci_scatter(npci_call *call) {
         aside->dtype = call->d.dtype;
         aside->ndim = call->d.ndim;
         memcpy(aside->shape, call->shape, sizeof aside->shape);
-        unsigned char *space = npci_meet_space(call, call->bytes);
+        unsigned char *space = npci_meet_space(call, call->bytes, false);
         npci_cursor in = npci_cursor_of(call->d.in, call->d.n_in, call->item);
         if (space != NULL)
             npci_meet_stage(call, &in, space);

@@ -36,7 +36,9 @@ void npci_stage_begin(npci_call *call, int64_t bytes) {
     bool cheaper = class->cost[1] > 0 && class->cost[1] < class->cost[0];
     stager->began = 0;
     stager->streams = cheaper;
-#if defined(__x86_64__)
+#if !defined(__x86_64__)
+    (void)bytes; /* there is one kind of stores */
+#else
     if (bytes < NPCI_STAGE_MEASURED)
         return;
     uint32_t turn = class->turns++;

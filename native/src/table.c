@@ -83,8 +83,6 @@ static uint32_t npci_entry_new(npc_comm *comm, uint64_t key) {
     else
         return 0;
     npci_entry *entry = npci_entry_of(comm, index), *last;
-    /* Acquire: pairs with npci_table_finish, so nobody reads the entry's earlier use any more. */
-    (void)atomic_load_explicit(&entry->finished, memory_order_acquire);
     atomic_store_explicit(&entry->finished, 0, memory_order_relaxed);
     entry->key = key;
     entry->next = 0;
@@ -134,6 +132,9 @@ uint32_t npci_table_arrive(npc_comm *comm, const npci_call *call) {
     if (index == 0)
         return 0;
     npci_entry *entry = npci_entry_of(comm, index);
+    /* Acquire: pairs with npci_table_finish, so nobody reads the entry's earlier use any more. The lock orders this too,
+     * but where another process has freed and made the entry, the thread sanitizer does not see it. */
+    (void)atomic_load_explicit(&entry->finished, memory_order_acquire);
     npci_arrival *arrival = &entry->arrivals[comm->rank];
     arrival->fingerprint = call->fingerprint;
     npci_note_of(call, &arrival->note);

@@ -38,7 +38,7 @@ def checks() -> List[Check]:
 
 def _sanitizers() -> Check:
     total = Count()
-    for target in ("test", "test-asan", "test-tsan"):
+    for target in ("test", "test-asan", "test-tsan", "test-groups"):
         total = total.plus(_make(f"C tests: make {target}", target, 900).found)
     return Check("C tests with sanitizers", total)
 
