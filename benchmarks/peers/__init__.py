@@ -1,0 +1,1 @@
+"""Compares npucoll with its peers; started by ``peers.py`` beside this package."""
