@@ -135,9 +135,9 @@ class Communicator:
         copied out. The memory is free again when all ranks have dropped it.
         """
         short = self._short
-        if short and out is not None and prescale == 1.0 == postscale and name is None is timeout and not shared:
-            if short("allreduce", op, x, out):
-                return out
+        plain = out is not None and prescale == 1.0 == postscale and name is None is timeout and not shared
+        if plain and short and short("allreduce", op, x, out):
+            return out
         return self._one(calls.allreduce(x, op, out, prescale, postscale, name, timeout, shared))
 
     def allreduce_(self, x: Any, op: str = "sum", **options: Any) -> Any:
@@ -210,9 +210,9 @@ class Communicator:
         Dimension 0 is a multiple of ``size``; the result has shape ``(x.shape[0] // size, *x.shape[1:])``.
         """
         short = self._short
-        if short and out is not None and prescale == 1.0 == postscale and name is None is timeout:
-            if short("reduce_scatter", op, x, out):
-                return out
+        plain = out is not None and prescale == 1.0 == postscale and name is None is timeout
+        if plain and short and short("reduce_scatter", op, x, out):
+            return out
         return self._one(calls.reduce_scatter(x, op, self._size, out, prescale, postscale, name, timeout))
 
     def reduce_scatter_async(self, x: Any, op: str = "sum", **options: Any) -> Work:
@@ -315,9 +315,9 @@ class Communicator:
         evenly.
         """
         short = self._short
-        if short and out is not None and splits is None and name is None is timeout:
-            if short("alltoall", None, x, out):
-                return out
+        plain = out is not None and splits is None and name is None is timeout
+        if plain and short and short("alltoall", None, x, out):
+            return out
         return self._one(calls.alltoall(x, splits, self._size, out, name, timeout))
 
     def alltoall_async(self, x: Any, splits: Optional[Sequence[int]] = None, **options: Any) -> Work:

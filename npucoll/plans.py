@@ -120,7 +120,8 @@ class Step:
         grouped = {call.indices[0]: call for call in self.made if call.indices}
         if grouped:
             return calls.ungroup({first: call.outputs or [] for first, call in grouped.items()}, grouped)
-        return (self.made[0].outputs or [None])[0]
+        outputs = self.made[0].outputs
+        return outputs[0] if outputs else None
 
 
 class Plan:

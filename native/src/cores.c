@@ -9,7 +9,7 @@
 /* npci_quota_in reads the limit of one group of processes in whole processors, or 0 where there is none. The older kind
  * of groups has the quota and the period in two files. */
 static int npci_quota_in(const char *directory, bool old) {
-    char path[512];
+    char path[600];
     long long quota = 0, period = 100000;
     snprintf(path, sizeof path, "%s/%s", directory, old ? "cpu.cfs_quota_us" : "cpu.max");
     FILE *file = fopen(path, "re");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from npucoll.engines.descriptor import Descriptor
 
 __all__ = ["NativePlan", "ShortWay"]
 
+_BYTES = ffi.typeof("char[]")
 # More than a program has; those that were left out are made anew.
 _MOST_FORMS = 512
 
@@ -92,7 +93,7 @@ class ShortWay:
         out: Any,
         _run_on: Any = lib.npc_plan_run_on,
         _from_buffer: Any = ffi.from_buffer,
-        _bytes: Any = ffi.typeof("char[]"),
+        _bytes: Any = _BYTES,
     ) -> bool:
         """Make the call, or return False where it must go the long way."""
         try:
