@@ -135,8 +135,8 @@ class Communicator:
         copied out. The memory is free again when all ranks have dropped it.
         """
         short = self._short
-        plain = out is not None and prescale == 1.0 == postscale and name is None is timeout and not shared
-        if plain and short and short("allreduce", op, x, out):
+        plain = prescale == 1.0 == postscale and name is None is timeout and not shared
+        if out is not None and plain and short and short("allreduce", op, x, out):
             return out
         return self._one(calls.allreduce(x, op, out, prescale, postscale, name, timeout, shared))
 
@@ -210,8 +210,8 @@ class Communicator:
         Dimension 0 is a multiple of ``size``; the result has shape ``(x.shape[0] // size, *x.shape[1:])``.
         """
         short = self._short
-        plain = out is not None and prescale == 1.0 == postscale and name is None is timeout
-        if plain and short and short("reduce_scatter", op, x, out):
+        plain = prescale == 1.0 == postscale and name is None is timeout
+        if out is not None and plain and short and short("reduce_scatter", op, x, out):
             return out
         return self._one(calls.reduce_scatter(x, op, self._size, out, prescale, postscale, name, timeout))
 
@@ -315,8 +315,8 @@ class Communicator:
         evenly.
         """
         short = self._short
-        plain = out is not None and splits is None and name is None is timeout
-        if plain and short and short("alltoall", None, x, out):
+        plain = splits is None and name is None is timeout
+        if out is not None and plain and short and short("alltoall", None, x, out):
             return out
         return self._one(calls.alltoall(x, splits, self._size, out, name, timeout))
 
