@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,3 +228,16 @@ def a_child_that_forks():
 
 def test_a_forked_child_frees_nothing():
     run_ranks(a_child_that_forks, 2)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "fast-calls.md"
+EXAMPLES = [block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S) if "import" in block]
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_examples_of_the_page(number, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(EXAMPLES[number])
+    command = [sys.executable, "-m", "npucoll", "run", "-n", "3", str(script)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode == 0, done.stdout.decode()
